@@ -1,0 +1,355 @@
+"""The words that control plane, agent and training process say to each other.
+
+Three conversations use them:
+
+* **agent ↔ control plane**, HTTP under ``/agent/v1``: the agent registers, beats, reports *facts* (``Report``) and receives
+  *assignments* (``Assignment``) on a stream of directives.
+* **training process ↔ agent**, newline-delimited JSON over the Unix socket ``EVERSTEP_SOCKET`` (``ToAgent``, ``ToProcess``).
+* **training process ↔ rendezvous**, a small key-value store which the agent of a generation's first member hosts.
+
+Everything is level-triggered: an assignment is the whole of what a node should run for a job, and a generation is the whole
+membership. A message that is lost is repaired by the next one; a message that comes twice changes nothing.
+
+Standard library only: this module travels into users' training environments.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from enum import StrEnum
+from typing import Any, Self
+
+PROTOCOL_VERSION = 1
+NODE_ID_VARIABLE = "EVERSTEP_NODE_ID"
+
+
+class Wire:
+    """A frozen dataclass that is written as a JSON object; members at ``None`` are left out."""
+
+    def to_wire(self) -> dict[str, Any]:
+        return typing.cast("dict[str, Any]", _without_none(asdict(self)))  # type: ignore[call-overload]
+
+    @classmethod
+    def from_wire(cls, wire: dict[str, Any]) -> Self:
+        """Reads a JSON object. Unknown members are ignored, so that either side may be newer.
+
+        Raises:
+            ValueError: a required member is missing; the message names it.
+        """
+        hints = typing.get_type_hints(cls)
+        values: dict[str, Any] = {}
+        for spec in fields(cls):  # type: ignore[arg-type]
+            if spec.name in wire:
+                values[spec.name] = _read(hints[spec.name], wire[spec.name])
+            elif spec.default is MISSING and spec.default_factory is MISSING:
+                message = f"{cls.__name__}: member {spec.name!r} is missing"
+                raise ValueError(message)
+        return cls(**values)
+
+
+# ------------------------------------------------------------------ what a node should run
+
+
+@dataclass(frozen=True)
+class Member(Wire):
+    """One rank of a generation: which process plays it, on which node, reachable at which address."""
+
+    rank: int
+    process: str
+    node: str
+    address: str
+    local_rank: int = 0
+
+
+@dataclass(frozen=True)
+class Generation(Wire):
+    """The membership of a job between two changes. ``members[i].rank == i``; the world size is ``len(members)``.
+
+    ``rendezvous`` is ``host:port`` of the first member's agent; ``token`` authorises its use for this job.
+    """
+
+    job: str
+    number: int
+    cause: str
+    members: tuple[Member, ...]
+    rendezvous: str
+    token: str
+
+    @property
+    def world_size(self) -> int:
+        return len(self.members)
+
+    def rank_of(self, process: str) -> int | None:
+        return next((member.rank for member in self.members if member.process == process), None)
+
+
+@dataclass(frozen=True)
+class Launch(Wire):
+    """How a job's processes are started. ``command`` is run in ``working_dir`` with ``env`` on top of the agent's own."""
+
+    command: tuple[str, ...]
+    working_dir: str
+    env: dict[str, str] = field(default_factory=dict)
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Process(Wire):
+    """A process that should be alive on this node. ``rank`` is None for a warm spare; ids are never used twice."""
+
+    id: str
+    rank: int | None = None
+    local_rank: int = 0
+
+
+@dataclass(frozen=True)
+class Assignment(Wire):
+    """All that a node should run for one job. Processes that are not listed are to end; none listed means: halt."""
+
+    job: str
+    launch: Launch
+    processes: tuple[Process, ...] = ()
+    generation: Generation | None = None
+    grace_s: float = 10.0
+
+
+@dataclass(frozen=True)
+class Directive(Wire):
+    """One line of the agent's directive stream. A larger ``id`` supersedes a smaller one for the same job."""
+
+    id: int
+    assignment: Assignment
+
+
+# ------------------------------------------------------------------ agent → control plane
+
+
+class ProcessStatus(StrEnum):
+    STARTED = "started"
+    """It exists."""
+    READY = "ready"
+    """It has built its model, rehearsed a step and waits for a generation."""
+    EXITED = "exited"
+    """It is gone; ``exit_code`` or ``signal`` says how."""
+
+
+@dataclass(frozen=True)
+class ProcessReport(Wire):
+    """What became of a process. ``tail`` holds the last lines of its log when it has exited."""
+
+    job: str
+    process: str
+    status: ProcessStatus
+    pid: int | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    tail: str | None = None
+    kind: str = "process"
+
+
+@dataclass(frozen=True)
+class BrokenReport(Wire):
+    """A collective of this generation failed in a live process: evidence that a peer is gone, not proof."""
+
+    job: str
+    generation: int
+    process: str
+    message: str
+    at: float
+    kind: str = "broken"
+
+
+class Source(StrEnum):
+    """Where a process found the state with which it goes on."""
+
+    INITIAL = "initial"
+    KEPT = "kept"
+    ROLLED_FORWARD = "rolled-forward"
+    PEER = "peer"
+    MEMORY = "memory"
+    STORE = "store"
+
+
+@dataclass(frozen=True)
+class ReformedReport(Wire):
+    """A process has joined a generation and holds its state. ``phases`` maps a phase's name to its end, in Unix seconds."""
+
+    job: str
+    generation: int
+    process: str
+    rank: int
+    step: int
+    source: Source
+    bytes_moved: int = 0
+    phases: dict[str, float] = field(default_factory=dict)
+    kind: str = "reformed"
+
+
+@dataclass(frozen=True)
+class StepReport(Wire):
+    """One committed optimizer step, told by rank 0. ``loss`` is None when the script does not report one."""
+
+    step: int
+    seconds: float
+    at: float
+    loss: float | None = None
+
+
+@dataclass(frozen=True)
+class ProgressReport(Wire):
+    """Steps committed since the last report, oldest first. May be told twice; the step number is the key."""
+
+    job: str
+    generation: int
+    steps: tuple[StepReport, ...]
+    kind: str = "progress"
+
+
+@dataclass(frozen=True)
+class FinishedReport(Wire):
+    """A process has done all its steps and waits to be dismissed. ``digest`` is that of its final state (SHA-256, hex)."""
+
+    job: str
+    process: str
+    generation: int
+    step: int
+    digest: str | None = None
+    kind: str = "finished"
+
+
+@dataclass(frozen=True)
+class FailedReport(Wire):
+    """User code raised. The process exits after this; ``traceback`` is what the user needs to see."""
+
+    job: str
+    process: str
+    generation: int
+    traceback: str
+    kind: str = "failed"
+
+
+@dataclass(frozen=True)
+class LifecycleReport(Wire):
+    """The lifecycle script has ended (or there was none, ``exit_code`` 0). ``tail`` holds the end of its output."""
+
+    exit_code: int
+    seconds: float
+    tail: str = ""
+    kind: str = "lifecycle"
+
+
+Report = ProcessReport | BrokenReport | ReformedReport | ProgressReport | FinishedReport | FailedReport | LifecycleReport
+REPORTS: dict[str, type[Report]] = {
+    cls.kind: cls
+    for cls in (
+        ProcessReport,
+        BrokenReport,
+        ReformedReport,
+        ProgressReport,
+        FinishedReport,
+        FailedReport,
+        LifecycleReport,
+    )
+}
+
+
+def report_from_wire(wire: dict[str, Any]) -> Report:
+    """Raises ValueError for a kind that this version does not know."""
+    kind = wire.get("kind", "")
+    if kind not in REPORTS:
+        message = f"report of unknown kind {kind!r}; known: {', '.join(sorted(REPORTS))}"
+        raise ValueError(message)
+    return REPORTS[kind].from_wire(wire)
+
+
+@dataclass(frozen=True)
+class Registration(Wire):
+    """``POST /agent/v1/register``. ``token`` is the one-time boot token, or on a restart the node token it was changed for.
+
+    ``processes`` is the inventory: what already runs on the node for each job. ``boot`` names this start of the agent, so that
+    ``(boot, sequence)`` identifies a report for ever.
+    """
+
+    instance_id: str
+    token: str
+    address: str
+    rendezvous_port: int
+    boot: str
+    version: str
+    vcpus: int
+    memory_mib: int
+    processes: tuple[ProcessReport, ...] = ()
+
+
+@dataclass(frozen=True)
+class Welcome(Wire):
+    """The answer to a registration. The node token replaces the boot token, which is used up from now on."""
+
+    node_token: str
+    beat_interval_s: float
+    lifecycle_uri: str | None = None
+    lifecycle_script: str | None = None
+    """Both None: no script to run, or it has run already on this instance."""
+
+
+@dataclass(frozen=True)
+class Beat(Wire):
+    """``POST /agent/v1/beat``: alive, nothing more."""
+
+    boot: str
+    sequence: int
+
+
+# ------------------------------------------------------------------ training process ↔ agent
+
+
+class ToAgent(StrEnum):
+    """The member ``type`` of a line from a training process. The rest of the line is stated beside each."""
+
+    HELLO = "hello"
+    """process, pid, generation (0 before the first), step (null before state), protocol. Sent on every (re)connect."""
+    READY = "ready"
+    """(nothing)"""
+    BROKEN = "broken"
+    """generation, message, at"""
+    REFORMED = "reformed"
+    """generation, rank, step, source, bytes_moved, phases"""
+    PROGRESS = "progress"
+    """generation, step, seconds, at, loss"""
+    FINISHED = "finished"
+    """generation, step, digest"""
+    FAILED = "failed"
+    """generation, traceback"""
+
+
+class ToProcess(StrEnum):
+    """The member ``type`` of a line from the agent."""
+
+    GENERATION = "generation"
+    """generation: a ``Generation``. A process that is no member of it is a spare and keeps waiting."""
+    DISMISS = "dismiss"
+    """The job is over for this process: leave with exit code 0."""
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list | tuple):
+        return [_without_none(item) for item in value]
+    return value
+
+
+def _read(hint: Any, value: Any) -> Any:
+    origin = typing.get_origin(hint)
+    if origin is types.UnionType or origin is typing.Union:
+        inner = [arm for arm in typing.get_args(hint) if arm is not type(None)]
+        return None if value is None else _read(inner[0], value)
+    if origin is tuple:
+        return tuple(_read(typing.get_args(hint)[0], item) for item in value)
+    if is_dataclass(hint) and isinstance(hint, type) and issubclass(hint, Wire):
+        return hint.from_wire(value)
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return hint(value)
+    return value

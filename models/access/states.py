@@ -1,0 +1,15 @@
+"""The life of a credential."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from models.machine import Machine
+
+
+class KeyState(StrEnum):
+    ACTIVE = "active"
+    REVOKED = "revoked"
+
+
+KEY = Machine("Credential", initial=KeyState.ACTIVE, table={KeyState.ACTIVE: {KeyState.REVOKED: "revoked"}, KeyState.REVOKED: {}})

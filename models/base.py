@@ -1,0 +1,80 @@
+"""The declarative base, and the two things that many rows have: a lease and a version."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import BigInteger, DateTime, Enum, Integer, MetaData, String, Text
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from models import ids
+
+_IDS = (
+    ids.AccessKeyId,
+    ids.ClusterId,
+    ids.EventId,
+    ids.GroupId,
+    ids.InstanceId,
+    ids.JobId,
+    ids.LogicalId,
+    ids.NodeId,
+    ids.OperationId,
+    ids.ProcessId,
+)
+
+
+def _values(states: type[StrEnum]) -> list[str]:
+    return [state.value for state in states]
+
+
+class Base(DeclarativeBase):
+    """Constraint names are derived, so that a migration can name what it drops."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(column_0_N_label)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map = {  # noqa: RUF012  (SQLAlchemy reads a plain class attribute)
+        str: Text,
+        int: BigInteger,
+        datetime: DateTime(timezone=True),
+        dict[str, Any]: JSONB,
+        list[Any]: JSONB,
+        # Text, not a native enum: a new state is a migration of the table's rows, never of a type.
+        StrEnum: Enum(StrEnum, native_enum=False, length=32, values_callable=_values),
+        **dict.fromkeys(_IDS, Text),
+    }
+
+
+class Leased:
+    """A row that one worker at a time reconciles. ``fence`` grows with each lease: a stale worker is recognised by its token.
+
+    ``reconcile_at`` is the queue: the sweep nudges rows whose time has come. ``attempts`` counts leases since the last success, before the
+    work, so that work which kills its worker is noticed and slowed down.
+    """
+
+    fence: Mapped[int] = mapped_column(BigInteger, default=0)
+    lease_owner: Mapped[str | None] = mapped_column(String(128))
+    lease_until: Mapped[datetime | None]
+    reconcile_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True), index=True)
+    attempts: Mapped[int] = mapped_column(Integer, default=0)
+
+
+class Versioned:
+    """A row that grows a version with each change of state."""
+
+    version: Mapped[int] = mapped_column(BigInteger, default=0)
+
+
+class Timed:
+    """A row that remembers since when it has been in its state."""
+
+    state_since: Mapped[datetime]

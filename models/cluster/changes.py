@@ -1,0 +1,242 @@
+"""Writes of clusters: what callers ask for, what reconcilers conclude."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import delete, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from models import events
+from models.cluster import queries
+from models.cluster.states import CLUSTER, GROUP, ClusterState, GroupState
+from models.cluster.table import Cluster, InstanceGroup, Tag
+from models.errors import AlreadyExists
+from models.events import About, Level
+from models.ids import cluster_arn, new_cluster_id, new_group_id, new_operation_id
+from models.move import advance, move, wake
+from models.operation.states import OPERATION, OperationState
+from models.operation.table import Operation
+
+
+@dataclass(frozen=True)
+class GroupSpec:
+    """An instance group as it is wished for. ``spec`` is the caller's specification by wire name, verbatim."""
+
+    name: str
+    instance_type: str
+    count: int
+    min_count: int
+    spec: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ClusterSpec:
+    """A cluster as it is wished for. ``settings`` holds the cluster-wide members that the caller sent, by wire name."""
+
+    name: str
+    is_continuous: bool
+    settings: dict[str, Any]
+    groups: tuple[GroupSpec, ...]
+    tags: dict[str, str] = field(default_factory=dict)
+
+
+def request_cluster(session: Session, spec: ClusterSpec, *, region: str, account_id: str, now: datetime) -> Cluster:
+    """Writes the wish for a new cluster.
+
+    Raises:
+        AlreadyExists: a cluster of this name is not yet deleted.
+    """
+    cluster_id = new_cluster_id()
+    cluster = Cluster(
+        id=cluster_id,
+        arn=cluster_arn(region, account_id, cluster_id),
+        name=spec.name,
+        state=CLUSTER.initial,
+        state_since=now,
+        settings=spec.settings,
+        is_continuous=spec.is_continuous,
+        created_at=now,
+    )
+    try:
+        with session.begin_nested():
+            session.add(cluster)
+    except IntegrityError as error:
+        raise AlreadyExists(kind="Cluster", name=spec.name) from error
+    for position, group in enumerate(spec.groups):
+        _add_group(session, cluster, group, position, now)
+    put_tags(session, cluster.arn, spec.tags)
+    _start_operation(session, cluster, {group.name: _counts(0, group.count, group.min_count) for group in spec.groups}, now)
+    _record(session, cluster, "creation requested", f"Creation of cluster {spec.name} started.", now)
+    wake(session, cluster, now=now)
+    return cluster
+
+
+def request_update(
+    session: Session,
+    cluster: Cluster,
+    *,
+    groups: Sequence[GroupSpec],
+    to_delete: Sequence[str],
+    settings: Mapping[str, Any],
+    now: datetime,
+) -> None:
+    """Merges the wish into a locked cluster: listed groups are changed or added by name, others stay as they are.
+
+    A classic cluster goes to updating; a continuous one stays in service. Raises IllegalMove if the cluster may not be updated now.
+    """
+    present = {group.name: group for group in queries.groups(session, cluster.id)}
+    changes = {}
+    for spec in groups:
+        if spec.name in present:
+            changes[spec.name] = _change_group(present[spec.name], spec, now)
+        else:
+            _add_group(
+                session, cluster, spec, 1 + max((group.position for group in present.values()), default=-1) + len(changes), now
+            )
+            changes[spec.name] = _counts(0, spec.count, spec.min_count)
+    for name in to_delete:
+        if present[name].state is not GroupState.DELETING:
+            advance(GROUP, present[name], GroupState.DELETING, now=now)
+        changes[name] = _counts(present[name].target_count, 0, 0)
+    cluster.settings = {**cluster.settings, **settings}
+    cluster.failure_message = None
+    if changes:
+        _start_operation(session, cluster, changes, now)
+    _record(session, cluster, "update requested", f"Update of cluster {cluster.name} started.", now)
+    if cluster.is_continuous and cluster.state is not ClusterState.FAILED:
+        wake(session, cluster, now=now)
+    else:
+        move(session, CLUSTER, cluster, ClusterState.UPDATING, now=now)
+
+
+def request_deletion(session: Session, cluster: Cluster, *, now: datetime) -> None:
+    """Asks for the end of a locked cluster and all its nodes. Asking again changes nothing."""
+    if cluster.state is ClusterState.DELETING:
+        return
+    for group in queries.groups(session, cluster.id):
+        if group.state is not GroupState.DELETING:
+            advance(GROUP, group, GroupState.DELETING, now=now)
+    _record(session, cluster, "deletion requested", f"Deletion of cluster {cluster.name} started.", now)
+    move(session, CLUSTER, cluster, ClusterState.DELETING, now=now)
+
+
+def settle_cluster(session: Session, cluster: Cluster, new: ClusterState, *, why: str, now: datetime) -> None:
+    """Concludes a cluster's state. The caller has checked its lease in this transaction."""
+    move(session, CLUSTER, cluster, new, now=now)
+    failed = new in (ClusterState.FAILED, ClusterState.ROLLING_BACK)
+    if failed:
+        cluster.failure_message = why
+    _record(session, cluster, f"cluster {new}", why, now, level=Level.ERROR if failed else Level.INFO)
+
+
+def settle_group(session: Session, cluster: Cluster, group: InstanceGroup, new: GroupState, *, why: str, now: datetime) -> None:
+    """Concludes a group's state. In service, its specification becomes what a rollback returns to."""
+    advance(GROUP, group, new, now=now)
+    if new is GroupState.IN_SERVICE:
+        group.settled = {"target_count": group.target_count, "min_count": group.min_count, "spec": group.spec}
+    level = {GroupState.FAILED: Level.ERROR, GroupState.DEGRADED: Level.WARN}.get(new, Level.INFO)
+    events.record(
+        session,
+        f"group {new}",
+        why,
+        about=About.GROUP,
+        level=level,
+        cluster_id=cluster.id,
+        group_name=group.name,
+        details={"target": group.target_count},
+        now=now,
+    )
+
+
+def settle_rollback(group: InstanceGroup, *, now: datetime) -> None:
+    """Returns a group to what it was when last in service; a group that never was is to be deleted."""
+    if group.settled is None:
+        group.target_count = 0
+        if group.state is not GroupState.DELETING:
+            advance(GROUP, group, GroupState.DELETING, now=now)
+        return
+    group.target_count = group.settled["target_count"]
+    group.min_count = group.settled["min_count"]
+    group.spec = group.settled["spec"]
+
+
+def settle_operations(session: Session, cluster: Cluster, *, now: datetime) -> None:
+    """Everything that was asked for has been reached."""
+    for operation in _open_operations(session, cluster):
+        advance(OPERATION, operation, OperationState.DONE, now=now)
+        operation.ended_at = now
+
+
+def put_tags(session: Session, resource_arn: str, tags: Mapping[str, str]) -> None:
+    """Adds tags, or overwrites the values of present ones."""
+    for key, value in tags.items():
+        statement = insert(Tag).values(resource_arn=resource_arn, key=key, value=value)
+        session.execute(
+            statement.on_conflict_do_update(index_elements=[Tag.resource_arn, Tag.key], set_={"value": statement.excluded.value})
+        )
+
+
+def drop_tags(session: Session, resource_arn: str, keys: Sequence[str]) -> None:
+    session.execute(delete(Tag).where(Tag.resource_arn == resource_arn, Tag.key.in_(keys)))
+
+
+def _add_group(session: Session, cluster: Cluster, spec: GroupSpec, position: int, now: datetime) -> None:
+    session.add(
+        InstanceGroup(
+            id=new_group_id(),
+            cluster_id=cluster.id,
+            name=spec.name,
+            position=position,
+            state=GROUP.initial,
+            state_since=now,
+            instance_type=spec.instance_type,
+            target_count=spec.count,
+            min_count=spec.min_count,
+            spec=spec.spec,
+            created_at=now,
+        )
+    )
+    session.flush()
+
+
+def _change_group(group: InstanceGroup, spec: GroupSpec, now: datetime) -> dict[str, Any]:
+    before = _counts(group.target_count, spec.count, spec.min_count)
+    is_resized = (group.target_count, group.min_count) != (spec.count, spec.min_count)
+    group.target_count = spec.count
+    group.min_count = spec.min_count
+    group.instance_type = spec.instance_type
+    group.spec = spec.spec
+    if is_resized and group.state not in (GroupState.CREATING, GroupState.UPDATING):
+        advance(GROUP, group, GroupState.UPDATING, now=now)
+    return before
+
+
+def _counts(before: int, wanted: int, minimum: int) -> dict[str, Any]:
+    return {"before": before, "wanted": wanted, "minimum": minimum}
+
+
+def _open_operations(session: Session, cluster: Cluster) -> Sequence[Operation]:
+    wanted = select(Operation).where(Operation.cluster_id == cluster.id, Operation.state == OperationState.IN_PROGRESS)
+    return session.scalars(wanted).all()
+
+
+def _start_operation(session: Session, cluster: Cluster, details: dict[str, Any], now: datetime) -> None:
+    for operation in _open_operations(session, cluster):
+        advance(OPERATION, operation, OperationState.SUPERSEDED, now=now)
+        operation.ended_at = now
+    session.add(
+        Operation(
+            id=new_operation_id(), cluster_id=cluster.id, type="Scaling", state=OPERATION.initial, details=details, created_at=now
+        )
+    )
+
+
+def _record(session: Session, cluster: Cluster, name: str, text: str, now: datetime, *, level: Level = Level.INFO) -> None:
+    details = {"failure": cluster.failure_message} if level is Level.ERROR else {}
+    events.record(session, name, text, about=About.CLUSTER, level=level, cluster_id=cluster.id, details=details, now=now)

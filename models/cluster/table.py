@@ -1,0 +1,69 @@
+"""Clusters, their instance groups, and tags."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar
+
+from sqlalchemy import ForeignKey, Index, Integer, UniqueConstraint, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from models.base import Base, Leased, Timed, Versioned
+from models.cluster.states import ClusterState, GroupState
+from models.ids import ClusterId, GroupId
+
+
+class Cluster(Leased, Versioned, Timed, Base):
+    """``settings`` holds what the caller sent for the cluster as a whole, by wire name, and only what was sent.
+
+    A name is taken until its cluster is deleted; a deleted cluster's row stays, for its events.
+    """
+
+    __tablename__ = "cluster"
+    __table_args__ = (Index("uq_cluster_live_name", "name", unique=True, postgresql_where=text("state <> 'deleted'")),)
+    KIND: ClassVar[str] = "cluster"
+
+    id: Mapped[ClusterId] = mapped_column(primary_key=True)
+    arn: Mapped[str] = mapped_column(unique=True)
+    name: Mapped[str]
+    state: Mapped[ClusterState]
+    settings: Mapped[dict[str, Any]]
+    is_continuous: Mapped[bool]
+    failure_message: Mapped[str | None]
+    created_at: Mapped[datetime] = mapped_column(index=True)
+
+
+class InstanceGroup(Timed, Base):
+    """``spec`` is the caller's specification by wire name, verbatim; the counts in it are superseded by the columns.
+
+    ``settled`` is the specification at which the group was last in service: what a rollback returns to, None before the first time.
+    """
+
+    __tablename__ = "instance_group"
+    __table_args__ = (
+        Index("uq_instance_group_live_name", "cluster_id", "name", unique=True, postgresql_where=text("state <> 'gone'")),
+    )
+
+    id: Mapped[GroupId] = mapped_column(primary_key=True)
+    cluster_id: Mapped[ClusterId] = mapped_column(ForeignKey("cluster.id"), index=True)
+    name: Mapped[str]
+    position: Mapped[int] = mapped_column(Integer)
+    state: Mapped[GroupState]
+    instance_type: Mapped[str]
+    target_count: Mapped[int] = mapped_column(Integer)
+    min_count: Mapped[int] = mapped_column(Integer, default=0)
+    spec: Mapped[dict[str, Any]]
+    settled: Mapped[dict[str, Any] | None]
+    created_at: Mapped[datetime]
+
+
+class Tag(Base):
+    """A tag of any resource, in the order of first writing."""
+
+    __tablename__ = "tag"
+    __table_args__ = (UniqueConstraint("resource_arn", "key"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    resource_arn: Mapped[str] = mapped_column(index=True)
+    key: Mapped[str]
+    value: Mapped[str]

@@ -1,0 +1,54 @@
+"""What can be wrong, as facts. The docstring of a class is its message; doors translate classes into codes and statuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class DomainError(Exception):
+    """The request cannot be carried out."""
+
+    def __init__(self, **facts: Any) -> None:
+        self.facts = facts
+        template = " ".join((type(self).__doc__ or "").split())
+        super().__init__(template.format(**facts))
+
+
+class NotFound(DomainError):
+    """{kind} '{name}' does not exist."""
+
+
+class AlreadyExists(DomainError):
+    """Resource Already Exists: {kind} with name {name} already exists. Choose a different name."""
+
+
+class InTransition(DomainError):
+    """{kind} '{name}' is {state}; {verb} is possible once it has settled."""
+
+
+class IllegalMove(DomainError):
+    """{kind} '{name}' cannot go from {old} to {new}."""
+
+
+class Immutable(DomainError):
+    """Updating fields {member} on {where} not supported"""
+
+
+class Invalid(DomainError):
+    """{message}"""
+
+
+class Unsupported(DomainError):
+    """{member} is not supported by this control plane yet. {remedy}"""
+
+
+class LimitExceeded(DomainError):
+    """{what} would be {wanted}; the limit is {limit}. {remedy}"""
+
+
+class StaleLease(DomainError):
+    """The lease on {kind} '{name}' has passed to another worker (token {token}); what this worker found out is dropped."""
+
+
+class Unauthenticated(DomainError):
+    """The security token included in the request is invalid."""

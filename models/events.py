@@ -1,0 +1,91 @@
+"""The append-only log of what happened, in words, for people and for ListClusterEvents."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import BigInteger, Identity, Index, select
+from sqlalchemy.orm import Mapped, Session, mapped_column
+
+from models.base import Base
+from models.ids import ClusterId, EventId, JobId, NodeId, OperationId, new_event_id
+
+
+class Level(StrEnum):
+    INFO = "Info"
+    WARN = "Warn"
+    ERROR = "Error"
+
+
+class About(StrEnum):
+    """What an event is about. Jobs are ours; the rest is HyperPod's enum of resource types."""
+
+    CLUSTER = "Cluster"
+    GROUP = "InstanceGroup"
+    INSTANCE = "Instance"
+    JOB = "Job"
+
+
+class Event(Base):
+    """``sequence`` is the order of insertion; ``at`` may tie."""
+
+    __tablename__ = "event"
+    __table_args__ = (Index("ix_event_cluster_at", "cluster_id", "at", "sequence"), Index("ix_event_job", "job_id", "sequence"))
+
+    id: Mapped[EventId] = mapped_column(primary_key=True)
+    sequence: Mapped[int] = mapped_column(BigInteger, Identity(always=True), unique=True)
+    cluster_id: Mapped[ClusterId | None]
+    group_name: Mapped[str | None]
+    instance_id: Mapped[str | None]
+    node_id: Mapped[NodeId | None]
+    job_id: Mapped[JobId | None]
+    operation_id: Mapped[OperationId | None]
+    about: Mapped[str]
+    level: Mapped[str]
+    name: Mapped[str]
+    description: Mapped[str]
+    details: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    at: Mapped[datetime]
+
+
+def record(  # noqa: PLR0913  (an event is a wide fact)
+    session: Session,
+    name: str,
+    description: str,
+    *,
+    about: About,
+    now: datetime,
+    level: Level = Level.INFO,
+    cluster_id: ClusterId | None = None,
+    group_name: str | None = None,
+    instance_id: str | None = None,
+    node_id: NodeId | None = None,
+    job_id: JobId | None = None,
+    operation_id: OperationId | None = None,
+    details: dict[str, Any] | None = None,
+) -> Event:
+    """Writes an event in the caller's transaction. ``name`` is stable and machine-readable, ``description`` is for people."""
+    event = Event(
+        id=new_event_id(),
+        name=name,
+        description=description,
+        about=about,
+        level=level,
+        cluster_id=cluster_id,
+        group_name=group_name,
+        instance_id=instance_id,
+        node_id=node_id,
+        job_id=job_id,
+        operation_id=operation_id,
+        details=details or {},
+        at=now,
+    )
+    session.add(event)
+    return event
+
+
+def of_job(session: Session, job_id: JobId) -> list[Event]:
+    """A job's events, oldest first."""
+    return list(session.scalars(select(Event).where(Event.job_id == job_id).order_by(Event.sequence)))

@@ -1,0 +1,76 @@
+"""Typed identifiers and names of resources. The only module of the domain that draws random bits."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import string
+import uuid
+from typing import NewType
+
+ClusterId = NewType("ClusterId", str)
+"""12 lower-case alphanumerics: the suffix of the cluster's ARN."""
+GroupId = NewType("GroupId", str)
+NodeId = NewType("NodeId", str)
+"""The row of one launched host. A replacement is a new node with the same logical id."""
+LogicalId = NewType("LogicalId", str)
+"""A UUID: the place in the cluster which successive instances fill."""
+InstanceId = NewType("InstanceId", str)
+"""``i-`` and 17 hex digits, given by the provider."""
+JobId = NewType("JobId", str)
+ProcessId = NewType("ProcessId", str)
+OperationId = NewType("OperationId", str)
+EventId = NewType("EventId", str)
+AccessKeyId = NewType("AccessKeyId", str)
+
+_ALPHANUMERIC = string.ascii_lowercase + string.digits
+
+
+def _word(length: int) -> str:
+    return "".join(secrets.choice(_ALPHANUMERIC) for _ in range(length))
+
+
+def new_cluster_id() -> ClusterId:
+    return ClusterId(_word(12))
+
+
+def new_group_id() -> GroupId:
+    return GroupId(str(uuid.uuid4()))
+
+
+def new_node_id() -> NodeId:
+    return NodeId(str(uuid.uuid4()))
+
+
+def new_logical_id() -> LogicalId:
+    return LogicalId(str(uuid.uuid4()))
+
+
+def new_job_id() -> JobId:
+    return JobId(f"job-{_word(12)}")
+
+
+def new_process_id() -> ProcessId:
+    return ProcessId(f"p-{_word(12)}")
+
+
+def new_operation_id() -> OperationId:
+    return OperationId(str(uuid.uuid4()))
+
+
+def new_event_id() -> EventId:
+    return EventId(str(uuid.uuid4()))
+
+
+def new_token() -> str:
+    """256 bits, URL-safe: a bearer token, a boot token, a rendezvous token."""
+    return secrets.token_urlsafe(32)
+
+
+def digest(token: str) -> str:
+    """How a token is kept at rest. Tokens carry 256 bits, so a plain SHA-256 cannot be searched."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def cluster_arn(region: str, account_id: str, cluster_id: ClusterId) -> str:
+    return f"arn:aws:sagemaker:{region}:{account_id}:cluster/{cluster_id}"

@@ -1,0 +1,179 @@
+"""Writes of jobs: what users ask for and what plans conclude. What agents report is in ``reports``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from models import events
+from models.errors import AlreadyExists
+from models.events import About, Level
+from models.ids import ClusterId, NodeId, new_job_id, new_process_id, new_token
+from models.job.states import ENDED, JOB, PROCESS, JobState, ProcessState
+from models.job.table import Generation, Job, JobProcess
+from models.move import advance, move, wake
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """A job as it is wished for. ``spec`` is the job file with its defaults filled in."""
+
+    name: str
+    cluster_id: ClusterId
+    replicas: int
+    processes_per_node: int
+    spares: int
+    max_restarts: int
+    spec: dict[str, Any]
+
+    @property
+    def world_size(self) -> int:
+        return self.replicas * self.processes_per_node
+
+
+def request_job(session: Session, wish: JobSpec, *, now: datetime) -> Job:
+    """Puts a job into the cluster's queue.
+
+    Raises:
+        AlreadyExists: a job of this name has not ended yet in the same cluster.
+    """
+    job = Job(
+        id=new_job_id(),
+        name=wish.name,
+        cluster_id=wish.cluster_id,
+        state=JOB.initial,
+        state_since=now,
+        spec=wish.spec,
+        replicas=wish.replicas,
+        processes_per_node=wish.processes_per_node,
+        spares=wish.spares,
+        max_restarts=wish.max_restarts,
+        rendezvous_token=new_token(),
+        created_at=now,
+    )
+    try:
+        with session.begin_nested():
+            session.add(job)
+    except IntegrityError as error:
+        raise AlreadyExists(kind="Job", name=wish.name) from error
+    record(session, job, "job submitted", f"Job {job.name} was submitted.", now)
+    wake(session, job, now=now)
+    return job
+
+
+def request_stop(session: Session, job: Job, *, now: datetime) -> None:
+    """Asks for the end of a locked job. Asking again, or for a job that has ended, changes nothing."""
+    if job.stop_requested or job.state in ENDED:
+        return
+    job.stop_requested = True
+    record(session, job, "stop requested", "A stop was requested.", now)
+    wake(session, job, now=now)
+
+
+def settle_job(session: Session, job: Job, new: JobState, *, why: str, now: datetime) -> None:
+    """Concludes a job's state. The caller has checked its lease in this transaction."""
+    if new is JobState.FORMING and job.started_at is None:
+        job.started_at = now
+    if new in ENDED:
+        job.ended_at = now
+    if new is JobState.FAILED and job.failure is None:
+        job.failure = why
+    job.why = why
+    move(session, JOB, job, new, now=now)
+    level = {JobState.FAILED: Level.ERROR, JobState.RECOVERING: Level.WARN}.get(new, Level.INFO)
+    record(session, job, f"job {new}", why, now, level=level)
+
+
+def settle_processes(session: Session, job: Job, places: Sequence[tuple[NodeId, int]], *, now: datetime) -> list[JobProcess]:
+    """Writes the wish for new processes, one for each (node, local rank). They warm up without a rank."""
+    wanted = [
+        JobProcess(
+            id=new_process_id(),
+            job_id=job.id,
+            node_id=node_id,
+            local_rank=local_rank,
+            state=PROCESS.initial,
+            state_since=now,
+            created_at=now,
+        )
+        for node_id, local_rank in places
+    ]
+    session.add_all(wanted)
+    session.flush()
+    return wanted
+
+
+def settle_given_up(session: Session, job: Job, process: JobProcess, *, why: str, now: datetime) -> None:
+    """The process no longer counts, whatever it still does."""
+    if process.state in PROCESS.live:
+        advance(PROCESS, process, ProcessState.LOST, now=now)
+        process.failure = process.failure or why
+        record(session, job, "process lost", f"Rank {process.rank} ({process.id}) is given up: {why}", now, level=Level.WARN)
+
+
+def settle_generation(  # noqa: PLR0913  (a generation is a wide fact)
+    session: Session,
+    job: Job,
+    members: Sequence[JobProcess],
+    *,
+    cause: str,
+    evidence_at: datetime | None,
+    now: datetime,
+) -> Generation:
+    """Publishes the next membership; ``members`` are ordered by rank. Processes that are no members become spares."""
+    job.generation += 1
+    job.recoveries = max(0, job.generation - 1)
+    ranks = {process.id: rank for rank, process in enumerate(members)}
+    for process in session.query(JobProcess).where(JobProcess.job_id == job.id, JobProcess.state.in_(PROCESS.live)):
+        process.rank = ranks.get(process.id)
+        if process.state is ProcessState.FINISHED and process.id in ranks:
+            advance(PROCESS, process, ProcessState.READY, now=now)
+    generation = Generation(
+        job_id=job.id,
+        number=job.generation,
+        cause=cause,
+        members=[process.id for process in members],
+        evidence_at=evidence_at,
+        decided_at=now,
+        reports={},
+    )
+    session.add(generation)
+    session.flush()
+    record(
+        session, job, "generation published", f"Generation {job.generation}: {cause}", now, details={"members": generation.members}
+    )
+    return generation
+
+
+def settle_why(job: Job, why: str) -> None:
+    """What the job waits for, in words."""
+    job.why = why
+
+
+def record(  # noqa: PLR0913  (an event is a wide fact)
+    session: Session,
+    job: Job,
+    name: str,
+    description: str,
+    now: datetime,
+    *,
+    level: Level = Level.INFO,
+    details: dict[str, Any] | None = None,
+) -> None:
+    """An event about this job."""
+    events.record(
+        session,
+        name,
+        description,
+        about=About.JOB,
+        level=level,
+        cluster_id=job.cluster_id,
+        job_id=job.id,
+        details=details,
+        now=now,
+    )

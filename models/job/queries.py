@@ -1,0 +1,67 @@
+"""Reads of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from models.errors import NotFound
+from models.job.states import ALIVE, ENDED
+from models.job.table import Generation, Job, JobProcess, Step
+
+
+def get(session: Session, job_id: str, *, lock: bool = False) -> Job:
+    """Raises NotFound."""
+    wanted = select(Job).where(Job.id == job_id)
+    row = session.scalars(wanted.with_for_update() if lock else wanted).one_or_none()
+    if row is None:
+        raise NotFound(kind="Job", name=job_id)
+    return row
+
+
+def of_cluster(session: Session, cluster_id: str, *, live_only: bool = False) -> list[Job]:
+    """A cluster's jobs, oldest first: the order of the queue."""
+    wanted = select(Job).where(Job.cluster_id == cluster_id)
+    if live_only:
+        wanted = wanted.where(Job.state.not_in(ENDED))
+    return list(session.scalars(wanted.order_by(Job.created_at, Job.id)))
+
+
+def processes(session: Session, job_id: str, *, alive_only: bool = False) -> list[JobProcess]:
+    """A job's processes, oldest first."""
+    wanted = select(JobProcess).where(JobProcess.job_id == job_id)
+    if alive_only:
+        wanted = wanted.where(JobProcess.state.in_(ALIVE))
+    return list(session.scalars(wanted.order_by(JobProcess.created_at, JobProcess.id)))
+
+
+def on_node(session: Session, node_id: str) -> list[JobProcess]:
+    """The processes of any job that should be alive on a node."""
+    return list(session.scalars(select(JobProcess).where(JobProcess.node_id == node_id, JobProcess.state.in_(ALIVE))))
+
+
+def busy_nodes(session: Session, cluster_id: str) -> dict[str, str]:
+    """Which nodes of a cluster are held by a job that has not ended: node id → job id."""
+    rows = session.execute(
+        select(JobProcess.node_id, JobProcess.job_id)
+        .join(Job, Job.id == JobProcess.job_id)
+        .where(Job.cluster_id == cluster_id, JobProcess.state.in_(ALIVE))
+    )
+    return {row.node_id: row.job_id for row in rows}
+
+
+def generations(session: Session, job_id: str) -> list[Generation]:
+    return list(session.scalars(select(Generation).where(Generation.job_id == job_id).order_by(Generation.number)))
+
+
+def generation(session: Session, job_id: str, number: int, *, lock: bool = False) -> Generation | None:
+    wanted = select(Generation).where(Generation.job_id == job_id, Generation.number == number)
+    return session.scalars(wanted.with_for_update() if lock else wanted).one_or_none()
+
+
+def steps(session: Session, job_id: str, *, after: int = -1, limit: int = 100_000) -> Sequence[Step]:
+    """Committed steps after a number, in order."""
+    wanted = select(Step).where(Step.job_id == job_id, Step.number > after)
+    return session.scalars(wanted.order_by(Step.number).limit(limit)).all()

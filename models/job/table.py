@@ -1,0 +1,124 @@
+"""Jobs, their processes, generations and steps."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar
+
+from sqlalchemy import Double, ForeignKey, Index, Integer, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from models.base import Base, Leased, Timed, Versioned
+from models.ids import ClusterId, JobId, NodeId, ProcessId
+from models.job.states import JobState, ProcessState
+
+
+class Job(Leased, Versioned, Timed, Base):
+    """A training job. ``spec`` is the job file as it was accepted, defaults filled in.
+
+    ``restarts`` counts processes replaced because user code failed (limited by ``max_restarts``); ``recoveries`` counts generations after the
+    first. ``productive_s`` sums the seconds of distinct committed steps;
+    ``why`` says in words what the last plan decided or waits for.
+    """
+
+    __tablename__ = "job"
+    __table_args__ = (
+        Index(
+            "uq_job_live_name",
+            "cluster_id",
+            "name",
+            unique=True,
+            postgresql_where=text("state NOT IN ('succeeded', 'failed', 'stopped')"),
+        ),
+    )
+    KIND: ClassVar[str] = "job"
+
+    id: Mapped[JobId] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    cluster_id: Mapped[ClusterId] = mapped_column(ForeignKey("cluster.id"), index=True)
+    state: Mapped[JobState]
+    spec: Mapped[dict[str, Any]]
+    replicas: Mapped[int] = mapped_column(Integer)
+    processes_per_node: Mapped[int] = mapped_column(Integer)
+    spares: Mapped[int] = mapped_column(Integer)
+    max_restarts: Mapped[int] = mapped_column(Integer)
+    stop_requested: Mapped[bool] = mapped_column(default=False)
+    generation: Mapped[int] = mapped_column(Integer, default=0)
+    rendezvous_token: Mapped[str]
+    step: Mapped[int] = mapped_column(default=0)
+    loss_first: Mapped[float | None] = mapped_column(Double)
+    loss_last: Mapped[float | None] = mapped_column(Double)
+    productive_s: Mapped[float] = mapped_column(Double, default=0.0)
+
+    restarts: Mapped[int] = mapped_column(Integer, default=0)
+    recoveries: Mapped[int] = mapped_column(Integer, default=0)
+    evictions: Mapped[int] = mapped_column(Integer, default=0)
+    why: Mapped[str | None]
+    failure: Mapped[str | None]
+    created_at: Mapped[datetime] = mapped_column(index=True)
+    started_at: Mapped[datetime | None]
+    ended_at: Mapped[datetime | None]
+
+
+class JobProcess(Timed, Base):
+    """A process that should be, is or was alive on a node for a job. ``rank`` is None for a spare; ids are never used twice.
+
+    ``reformed`` is the newest generation it has joined with its state found, ``broken`` the newest one of which it reported a failed collective.
+    """
+
+    __tablename__ = "job_process"
+    __table_args__ = (Index("ix_job_process_job_state", "job_id", "state"), Index("ix_job_process_node_state", "node_id", "state"))
+
+    id: Mapped[ProcessId] = mapped_column(primary_key=True)
+    job_id: Mapped[JobId] = mapped_column(ForeignKey("job.id"))
+    node_id: Mapped[NodeId] = mapped_column(ForeignKey("node.id"))
+    rank: Mapped[int | None] = mapped_column(Integer)
+    local_rank: Mapped[int] = mapped_column(Integer, default=0)
+    state: Mapped[ProcessState]
+    pid: Mapped[int | None]
+    reformed: Mapped[int] = mapped_column(Integer, default=0)
+    broken: Mapped[int] = mapped_column(Integer, default=0)
+    broken_at: Mapped[datetime | None]
+    step: Mapped[int | None]
+    digest: Mapped[str | None]
+    exit_code: Mapped[int | None] = mapped_column(Integer)
+    signal: Mapped[int | None] = mapped_column(Integer)
+    failure: Mapped[str | None]
+    tail: Mapped[str | None]
+    created_at: Mapped[datetime]
+
+
+class Generation(Base):
+    """One membership of a job, and the timeline of its forming.
+
+    ``members`` is a list of process ids by rank. ``evidence_at`` is when the first evidence of the cause was seen, ``decided_at`` when the plan
+    was settled, ``formed_at`` when the last member had its state, ``first_step_at`` when the next step was committed. ``reports`` maps a
+    rank to what it told of its reform (source, bytes, phases).
+    """
+
+    __tablename__ = "generation"
+
+    job_id: Mapped[JobId] = mapped_column(ForeignKey("job.id"), primary_key=True)
+    number: Mapped[int] = mapped_column(Integer, primary_key=True)
+    cause: Mapped[str]
+    members: Mapped[list[Any]]
+    step: Mapped[int | None]
+    steps_lost: Mapped[int] = mapped_column(Integer, default=0)
+    evidence_at: Mapped[datetime | None]
+    decided_at: Mapped[datetime]
+    formed_at: Mapped[datetime | None]
+    first_step_at: Mapped[datetime | None]
+    reports: Mapped[dict[str, Any]] = mapped_column(default=dict)
+
+
+class Step(Base):
+    """A committed optimizer step, as it was first told."""
+
+    __tablename__ = "step"
+
+    job_id: Mapped[JobId] = mapped_column(ForeignKey("job.id"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    generation: Mapped[int] = mapped_column(Integer)
+    loss: Mapped[float | None] = mapped_column(Double)
+    seconds: Mapped[float] = mapped_column(Double)
+    at: Mapped[datetime]

@@ -1,0 +1,81 @@
+"""Leases with fencing tokens: one worker at a time looks at a row, and a stale one cannot settle it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import or_, select, update
+from sqlalchemy.orm import Session
+
+from models.errors import StaleLease
+from models.notify import nudge
+
+Table = Any
+"""A mapped class with the ``Leased`` columns and an ``id``."""
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The right to settle one row, until it expires or somebody takes a newer one."""
+
+    kind: str
+    row_id: str
+    token: int
+    attempts: int
+    until: datetime
+
+
+def take(session: Session, table: Table, row_id: str, *, owner: str, now: datetime, span: timedelta) -> Lease | None:
+    """Takes the lease, or returns None if the row is gone or another worker holds it. Counts the attempt before the work.
+
+    ``reconcile_at`` moves to the lease's end: whoever wakes the row meanwhile writes another time there, which ``settle`` sees.
+    """
+    until = now + span
+    taken = session.execute(
+        update(table)
+        .where(table.id == row_id, or_(table.lease_until.is_(None), table.lease_until <= now))
+        .values(fence=table.fence + 1, lease_owner=owner, lease_until=until, reconcile_at=until, attempts=table.attempts + 1)
+        .returning(table.fence, table.attempts)
+    ).one_or_none()
+    return None if taken is None else Lease(table.KIND, row_id, taken.fence, taken.attempts, until)
+
+
+def settle(session: Session, table: Table, lease: Lease, *, again_at: datetime | None) -> None:
+    """Gives the lease back after success. The row is looked at again at ``again_at``; at once if it was woken or moved meanwhile.
+
+    Raises:
+        StaleLease: another worker has taken the row since; the caller's transaction must not commit.
+    """
+    check(session, table, lease)
+    row = session.execute(select(table).where(table.id == lease.row_id).execution_options(populate_existing=True)).scalar_one()
+    woken = row.reconcile_at != lease.until
+    row.lease_owner = None
+    row.lease_until = None
+    row.attempts = 0
+    if not woken:
+        row.reconcile_at = again_at
+    session.flush()
+    if woken and row.reconcile_at is not None:
+        nudge(session, lease.kind, lease.row_id)
+
+
+def check(session: Session, table: Table, lease: Lease) -> None:
+    """Locks the row for the rest of the transaction.
+
+    Raises:
+        StaleLease: the lease has passed on.
+    """
+    fence = session.execute(select(table.fence).where(table.id == lease.row_id).with_for_update()).scalar_one_or_none()
+    if fence != lease.token:
+        raise StaleLease(kind=lease.kind, name=lease.row_id, token=lease.token)
+
+
+def give_back(session: Session, table: Table, lease: Lease, *, again_at: datetime) -> None:
+    """Gives a lease back after a failure, keeping the count of attempts. Does nothing if the lease has passed on."""
+    session.execute(
+        update(table)
+        .where(table.id == lease.row_id, table.fence == lease.token)
+        .values(lease_owner=None, lease_until=None, reconcile_at=again_at)
+    )

@@ -1,0 +1,71 @@
+"""The only place that assigns ``.state``.
+
+Rows are locked in one order everywhere, so that no two transactions can wait for each other:
+cluster, group, node, job, process, generation, directive.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from sqlalchemy.orm import Session
+
+from models.base import Timed
+from models.machine import Machine
+from models.notify import nudge
+
+S = TypeVar("S", bound=StrEnum)
+
+
+class Part(Protocol):
+    """A row with a state."""
+
+    state: Any
+
+
+class Whole(Part, Protocol):
+    """A row with a state and a reconciler, which ``KIND`` names."""
+
+    KIND: ClassVar[str]
+    id: Any
+    version: Any
+    reconcile_at: Any
+    state_since: Any
+
+
+def advance(machine: Machine[S], row: Part, new: S, *, now: datetime) -> str:
+    """Moves a row that has no reconciler of its own. Returns the event's name.
+
+    Raises:
+        IllegalMove: the machine has no such edge. Nothing is changed.
+    """
+    event = machine.event(row.state, new)
+    row.state = new
+    if isinstance(row, Timed):
+        row.state_since = now
+    return event
+
+
+def move(session: Session, machine: Machine[S], row: Whole, new: S, *, now: datetime) -> str:
+    """Moves a row, which the caller has locked, and asks for its reconciliation. Returns the event's name.
+
+    Raises:
+        IllegalMove: the machine has no such edge. Nothing is changed.
+    """
+    event = advance(machine, row, new, now=now)
+    row.version += 1
+    if machine.is_terminal(new):
+        row.reconcile_at = None
+        session.flush()
+    else:
+        wake(session, row, now=now)
+    return event
+
+
+def wake(session: Session, row: Whole, *, now: datetime) -> None:
+    """Asks for a reconciliation: something that the row's plan looks at is new."""
+    row.reconcile_at = now
+    session.flush()
+    nudge(session, row.KIND, row.id)

@@ -1,0 +1,174 @@
+"""Writes of nodes: what agents and providers report, what reconcilers conclude."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from models import events
+from models.cluster.table import InstanceGroup
+from models.events import About, Level
+from models.ids import ClusterId, InstanceId, LogicalId, NodeId, digest, new_logical_id, new_node_id
+from models.move import move, wake
+from models.node.states import NODE, NodeState
+from models.node.table import Node
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """What an agent tells of itself and its host when it registers."""
+
+    boot: str
+    address: str
+    rendezvous_port: int
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """One beat, buffered."""
+
+    node_id: NodeId
+    boot: str
+    sequence: int
+    at: datetime
+
+
+def settle_wanted_node(session: Session, group: InstanceGroup, *, logical_id: LogicalId | None = None, now: datetime) -> Node:
+    """Writes the wish for one more host of a group; ``logical_id`` names the place that it takes over."""
+    node = Node(
+        id=new_node_id(),
+        cluster_id=group.cluster_id,
+        group_id=group.id,
+        group_name=group.name,
+        logical_id=logical_id or new_logical_id(),
+        state=NODE.initial,
+        state_since=now,
+        instance_type=group.instance_type,
+        facts={},
+        created_at=now,
+    )
+    session.add(node)
+    session.flush()
+    wake(session, node, now=now)
+    return node
+
+
+def settle_unwanted(session: Session, node: Node, *, why: str, now: datetime) -> None:
+    """The node is to go. Its own reconciler drains and releases it."""
+    if node.is_wanted:
+        node.is_wanted = False
+        record(session, node, "release requested", why, now)
+    wake(session, node, now=now)
+
+
+def settle_launched(session: Session, node: Node, *, instance_id: InstanceId, address: str | None, now: datetime) -> None:
+    """The provider has confirmed the launch of this claim."""
+    node.instance_id = instance_id
+    node.address = address
+    node.launched_at = now
+    settle_node(session, node, NodeState.BOOTING, why=f"Instance {instance_id} was launched.", now=now)
+
+
+def settle_node(  # noqa: PLR0913  (the reason and its weight belong to the move)
+    session: Session, node: Node, new: NodeState, *, why: str, now: datetime, level: Level = Level.INFO
+) -> None:
+    """Concludes a node's state. The caller has checked its lease in this transaction."""
+    move(session, NODE, node, new, now=now)
+    if level is not Level.INFO:
+        node.message = why
+    record(session, node, f"node {new}", why, now, level=level)
+
+
+def settle_lost(session: Session, node: Node, *, witnesses: str, now: datetime) -> None:
+    """The loss of the node is confirmed; ``witnesses`` says by whom, in words."""
+    node.lost_because = witnesses
+    node.is_wanted = False
+    settle_node(session, node, NodeState.RELEASING, why=f"The node is lost: {witnesses}.", now=now, level=Level.WARN)
+
+
+def report_registered(session: Session, node: Node, arrival: Arrival, *, node_token: str, now: datetime) -> None:
+    """An agent has come up, for the first time or again. The token replaces the one before."""
+    if node.boot != arrival.boot:
+        node.boot = arrival.boot
+        node.report_sequence = -1
+        node.beat_sequence = -1
+    node.node_token_digest = digest(node_token)
+    node.address = arrival.address
+    node.rendezvous_port = arrival.rendezvous_port
+    node.facts = {**node.facts, **arrival.facts}
+    node.last_seen = now
+    if node.state in (NodeState.BOOTING, NodeState.REBOOTING, NodeState.UPDATING):
+        move(session, NODE, node, NodeState.CHECKING, now=now)
+        record(session, node, "agent registered", f"The agent of {node.instance_id} registered from {arrival.address}.", now)
+    else:
+        wake(session, node, now=now)
+
+
+def report_lifecycle(session: Session, node: Node, *, exit_code: int, tail: str, now: datetime) -> None:
+    """The lifecycle script has ended; its exit code and the end of its log are kept for people."""
+    node.lifecycle_done = exit_code == 0
+    node.facts = {**node.facts, "lifecycle_exit_code": exit_code}
+    if exit_code != 0:
+        node.message = f"Lifecycle script failed with exit code {exit_code}: {tail[-500:].strip()}"
+    name = "lifecycle succeeded" if exit_code == 0 else "lifecycle failed"
+    text_ = "Lifecycle script execution succeeded." if exit_code == 0 else str(node.message)
+    record(session, node, name, text_, now, level=Level.INFO if exit_code == 0 else Level.ERROR)
+    wake(session, node, now=now)
+
+
+def report_stream(session: Session, node: Node, *, is_open: bool, now: datetime) -> None:
+    """The directive stream was opened or has closed: a fact, from which nobody concludes alone that the node is dead."""
+    node.stream_lost_at = None if is_open else now
+    if is_open:
+        node.last_seen = now
+    wake(session, node, now=now)
+
+
+def report_beats(session: Session, beats: Sequence[Heartbeat]) -> None:
+    """Writes a batch of beats in one statement. A beat that is older than what is known changes nothing.
+
+    Rows are locked in the order of their ids, so that two API processes flushing at once cannot deadlock.
+    """
+    ordered = sorted(beats, key=lambda beat: beat.node_id)
+    session.execute(
+        text(
+            "UPDATE node SET last_seen = GREATEST(node.last_seen, beat.at), beat_sequence = beat.sequence "
+            "FROM (SELECT known.id, told.sequence, told.at FROM node AS known "
+            "      JOIN unnest(CAST(:ids AS text[]), CAST(:boots AS text[]), CAST(:sequences AS bigint[]), "
+            "                  CAST(:ats AS timestamptz[])) AS told(id, boot, sequence, at) "
+            "        ON known.id = told.id AND known.boot = told.boot AND known.beat_sequence < told.sequence "
+            "      ORDER BY known.id FOR UPDATE OF known) AS beat "
+            "WHERE node.id = beat.id"
+        ),
+        {
+            "ids": [beat.node_id for beat in ordered],
+            "boots": [beat.boot for beat in ordered],
+            "sequences": [beat.sequence for beat in ordered],
+            "ats": [beat.at for beat in ordered],
+        },
+    )
+
+
+def record(  # noqa: PLR0913  (an event is a wide fact)
+    session: Session, node: Node, name: str, description: str, now: datetime, *, level: Level = Level.INFO
+) -> None:
+    """An event about this node."""
+    events.record(
+        session,
+        name,
+        description,
+        about=About.INSTANCE,
+        level=level,
+        cluster_id=ClusterId(node.cluster_id),
+        group_name=node.group_name,
+        instance_id=node.instance_id,
+        node_id=node.id,
+        details={"logical_id": node.logical_id} | ({"failure": description} if level is not Level.INFO else {}),
+        now=now,
+    )
