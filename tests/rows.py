@@ -1,0 +1,58 @@
+"""Rows that tests start from, made by the domain's own functions wherever it has one."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from models.cluster import queries as clusters
+from models.cluster.changes import ClusterSpec, GroupSpec, request_cluster
+from models.cluster.table import Cluster
+from models.ids import InstanceId
+from models.job.changes import JobSpec, request_job
+from models.job.table import Job
+from models.node.changes import Arrival, report_registered, settle_launched, settle_node, settle_wanted_node
+from models.node.states import NodeState
+from models.node.table import Node
+
+NOW = datetime(2031, 5, 1, 12, 0, tzinfo=UTC)
+
+
+def group_spec(name: str = "workers", count: int = 4, **changes: Any) -> GroupSpec:
+    wire = {"InstanceGroupName": name, "InstanceType": "ml.c5.xlarge", "InstanceCount": count}
+    return GroupSpec(**{"name": name, "instance_type": "ml.c5.xlarge", "count": count, "min_count": 0, "spec": wire} | changes)
+
+
+def cluster(session: Session, name: str = "c1", *, groups: tuple[GroupSpec, ...] | None = None, **changes: Any) -> Cluster:
+    """A cluster as it was asked for a moment ago, with one group of four unless told otherwise."""
+    wish = {"name": name, "is_continuous": False, "settings": {}, "groups": groups or (group_spec(),)} | changes
+    return request_cluster(session, ClusterSpec(**wish), region="us-east-1", account_id="123456789012", now=NOW)
+
+
+def node(session: Session, of: Cluster, *, number: int = 1, state: NodeState = NodeState.READY, now: datetime = NOW) -> Node:
+    """A node of the cluster's first group that has come as far as ``state``: requested, booting, checking or ready."""
+    group = clusters.groups(session, of.id)[0]
+    made = settle_wanted_node(session, group, now=now)
+    if state is NodeState.REQUESTED:
+        return made
+    settle_launched(session, made, instance_id=InstanceId(f"i-{number:017x}"), address=f"127.77.0.{number}", now=now)
+    if state is NodeState.BOOTING:
+        return made
+    arrival = Arrival(boot="boot-1", address=f"127.77.0.{number}", rendezvous_port=29500, facts={"vcpus": 4})
+    report_registered(session, made, arrival, node_token=f"token-{made.id}", now=now)
+    if state is NodeState.READY:
+        settle_node(session, made, NodeState.READY, why="Checks passed.", now=now)
+    return made
+
+
+def nodes(session: Session, of: Cluster, count: int) -> list[Node]:
+    """Ready nodes."""
+    return [node(session, of, number=number) for number in range(1, count + 1)]
+
+
+def job(session: Session, of: Cluster, name: str = "j1", **changes: Any) -> Job:
+    """A queued job that wants two nodes with a process each, and no spare."""
+    wish = {"replicas": 2, "processes_per_node": 1, "spares": 0, "max_restarts": 3, "spec": {"command": ["python", "train.py"]}}
+    return request_job(session, JobSpec(name=name, cluster_id=of.id, **(wish | changes)), now=NOW)
