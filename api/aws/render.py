@@ -1,0 +1,28 @@
+"""Writes an answer through the service model's output shape.
+
+Members that the installed model does not have are left out, and so are absent ones: ``null`` breaks strict SDKs.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from botocore.model import ListShape, MapShape, Shape, StructureShape
+
+
+def render(shape: Shape | None, value: Any) -> Any:
+    """The value as JSON; timestamps become seconds since the epoch, in milliseconds' precision."""
+    if shape is None:
+        return {}
+    if isinstance(shape, StructureShape):
+        return {
+            name: render(member, value[name]) for name, member in shape.members.items() if value.get(name) is not None
+        }
+    if isinstance(shape, ListShape):
+        return [render(shape.member, item) for item in value]
+    if isinstance(shape, MapShape):
+        return {key: render(shape.value, item) for key, item in value.items()}
+    if isinstance(value, datetime):
+        return round(value.timestamp(), 3)
+    return value

@@ -1,0 +1,83 @@
+"""What a handler may ask for, as ``Annotated`` dependencies. ``Services`` is what the composition root puts together, once a process.
+
+One request, one transaction: the session commits after the handler and before the answer leaves (``scope="function"``), so that what was
+answered is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, cast
+
+from fastapi import Depends
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+
+from api import auth
+from api.auth import Caller
+from api.settings import Settings
+from api.sigv4 import SignedRequest
+from models.clock import Clock
+from models.session import Sessions, unit_of_work
+
+
+@dataclass(frozen=True)
+class Services:
+    """``sessions`` opens transactions; ``clock`` is the only source of time."""
+
+    settings: Settings
+    sessions: Sessions
+    clock: Clock
+
+
+def services_of(request: Request) -> Services:
+    return cast("Services", request.app.state.services)
+
+
+ServicesDep = Annotated[Services, Depends(services_of)]
+
+
+def _session(services: ServicesDep) -> Iterator[Session]:
+    with unit_of_work(services.sessions) as session:
+        yield session
+
+
+def _now(services: ServicesDep) -> datetime:
+    return services.clock.now()
+
+
+async def _caller(request: Request, services: ServicesDep) -> Caller:
+    """Bearer token or AWS signature. Raises Unauthenticated or SignatureError."""
+    signed = await signed_request(request)
+    return await run_in_threadpool(authenticate, services, signed)
+
+
+def authenticate(services: Services, request: SignedRequest) -> Caller:
+    """In a transaction of its own, which is over before the request's begins. Raises Unauthenticated or SignatureError."""
+    authorization = request.headers.get("authorization", "")
+    with services.sessions() as session:
+        if auth.is_bearer(authorization):
+            return auth.by_token(session, authorization)
+        return auth.by_signature(session, request, master_key=services.settings.master_key, now=services.clock.now())
+
+
+async def signed_request(request: Request) -> SignedRequest:
+    """The request as it came over the wire. Header lines of one name are joined by commas, as signing joins them."""
+    headers: dict[str, str] = {}
+    for name, value in request.headers.items():
+        headers[name] = f"{headers[name]},{value}" if name in headers else value
+    return SignedRequest(
+        method=request.method,
+        path=request.scope.get("raw_path", b"/").partition(b"?")[0].decode("latin-1"),
+        query=request.scope.get("query_string", b"").decode("latin-1"),
+        headers=headers,
+        body=await request.body(),
+    )
+
+
+SessionDep = Annotated[Session, Depends(_session, scope="function")]
+NowDep = Annotated[datetime, Depends(_now)]
+CallerDep = Annotated[Caller, Depends(_caller)]

@@ -1,0 +1,81 @@
+"""What the API process is told by its environment, read once."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+PREFIX = "EVERSTEP_"
+
+
+class SettingsError(ValueError):
+    """A variable is missing or cannot be read; the message names it and says what to do."""
+
+
+@dataclass(frozen=True)
+class Bootstrap:
+    """Credentials which the installation was created with; stored at start-up so that the first call can be signed."""
+
+    access_key_id: str | None = None
+    secret_access_key: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``master_key`` (32 bytes) seals secrets at rest and signs page tokens: losing it makes stored access keys unreadable."""
+
+    database_url: str
+    broker_url: str
+    master_key: bytes = field(repr=False)
+    region: str = "us-east-1"
+    account_id: str = "123456789012"
+    bootstrap: Bootstrap = field(default_factory=Bootstrap)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
+        """Reads ``EVERSTEP_*``.
+
+        Raises:
+            SettingsError: a required variable is missing, or the master key is not base64 of 32 bytes.
+        """
+        variables = os.environ if environment is None else environment
+        return cls(
+            database_url=_required(variables, "DATABASE_URL"),
+            broker_url=_required(variables, "BROKER_URL"),
+            master_key=_master_key(_required(variables, "MASTER_KEY")),
+            region=variables.get(f"{PREFIX}REGION") or "us-east-1",
+            account_id=variables.get(f"{PREFIX}ACCOUNT_ID") or "123456789012",
+            bootstrap=Bootstrap(
+                access_key_id=variables.get(f"{PREFIX}BOOTSTRAP_ACCESS_KEY_ID") or None,
+                secret_access_key=variables.get(f"{PREFIX}BOOTSTRAP_SECRET_ACCESS_KEY") or None,
+                token=variables.get(f"{PREFIX}BOOTSTRAP_TOKEN") or None,
+            ),
+        )
+
+
+def _required(variables: Mapping[str, str], name: str) -> str:
+    value = variables.get(f"{PREFIX}{name}")
+    if not value:
+        message = f"{PREFIX}{name} is not set. `everstep up` sets it; a deployment of your own must."
+        raise SettingsError(message)
+    return value
+
+
+def _master_key(text: str) -> bytes:
+    try:
+        key = base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        message = f"{PREFIX}MASTER_KEY is not base64"
+        raise SettingsError(message) from error
+    if len(key) != MASTER_KEY_BYTES:
+        message = f"{PREFIX}MASTER_KEY holds {len(key)} bytes; it must hold {MASTER_KEY_BYTES}"
+        raise SettingsError(message)
+    return key
+
+
+MASTER_KEY_BYTES = 32
