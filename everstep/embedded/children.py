@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -47,8 +47,6 @@ class Command:
     on_parent_death: signal.Signals = signal.SIGTERM
     stop_with: signal.Signals = signal.SIGTERM
     stop_seconds: float = 10.0
-    group: bool = field(default=False)
-    """Whether the end of this process ends everything in its session with it (workers with a pool of their own)."""
 
 
 def spawn(command: Command, output: IO[bytes] | int) -> subprocess.Popen[bytes]:

@@ -58,7 +58,7 @@ class PostgresServer:
         if not self.data.exists():
             self._initialise()
         self._check_version()
-        _end_leftover(self.data)
+        end_leftover(self.data)
 
     def command(self) -> Command:
         """How to start the server. The descriptor in it stays open for the next start."""
@@ -202,7 +202,7 @@ def _inherited(data: Path, account: Account | None) -> tuple[str, tuple[int, ...
     return f"/proc/self/fd/{descriptor}", (descriptor,)
 
 
-def _end_leftover(data: Path, seconds: float = 10.0) -> None:
+def end_leftover(data: Path, seconds: float = 10.0) -> None:
     """Ends a server that an earlier supervisor has left over these data, and removes a stale lock file.
 
     Postgres takes any live process with the recorded id for its rival, a zombie or a stranger too, and would never start.

@@ -1,0 +1,1 @@
+"""The command line. One module a noun; ``main`` puts them together."""
