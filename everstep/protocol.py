@@ -117,7 +117,10 @@ class Assignment(Wire):
 
 @dataclass(frozen=True)
 class Directive(Wire):
-    """One line of the agent's directive stream. A larger ``id`` supersedes a smaller one for the same job."""
+    """One line of the agent's directive stream. A larger ``id`` supersedes a smaller one for the same job.
+
+    A fresh stream first tells everything that the node should run, and then an empty line: a job that was not among it is to end here.
+    """
 
     id: int
     assignment: Assignment
@@ -240,7 +243,20 @@ class LifecycleReport(Wire):
     kind: str = "lifecycle"
 
 
-Report = ProcessReport | BrokenReport | ReformedReport | ProgressReport | FinishedReport | FailedReport | LifecycleReport
+@dataclass(frozen=True)
+class LogReport(Wire):
+    """What a process has written since the last such report: whole lines. ``skipped`` bytes before them were too many to tell."""
+
+    job: str
+    process: str
+    text: str
+    skipped: int = 0
+    kind: str = "log"
+
+
+Report = (
+    ProcessReport | BrokenReport | ReformedReport | ProgressReport | FinishedReport | FailedReport | LifecycleReport | LogReport
+)
 REPORTS: dict[str, type[Report]] = {
     cls.kind: cls
     for cls in (
@@ -251,6 +267,7 @@ REPORTS: dict[str, type[Report]] = {
         FinishedReport,
         FailedReport,
         LifecycleReport,
+        LogReport,
     )
 }
 

@@ -67,7 +67,9 @@ def check(session: Session, table: Table, lease: Lease) -> None:
     Raises:
         StaleLease: the lease has passed on.
     """
-    fence = session.execute(select(table.fence).where(table.id == lease.row_id).with_for_update()).scalar_one_or_none()
+    fence = session.execute(
+        select(table.fence).where(table.id == lease.row_id).with_for_update(key_share=True)
+    ).scalar_one_or_none()
     if fence != lease.token:
         raise StaleLease(kind=lease.kind, name=lease.row_id, token=lease.token)
 

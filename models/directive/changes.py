@@ -20,7 +20,7 @@ from models.notify import notify
 def settle_assignment(session: Session, node_id: NodeId, job_id: JobId, assignment: dict[str, Any], *, now: datetime) -> None:
     """Says what the node should run for the job from now on. The same assignment again changes nothing."""
     wanted = select(Directive).where(Directive.node_id == node_id, Directive.job_id == job_id, Directive.state.in_(CURRENT))
-    present = session.scalars(wanted.with_for_update()).one_or_none()
+    present = session.scalars(wanted.with_for_update(key_share=True)).one_or_none()
     if present is not None and present.assignment == assignment:
         return
     if present is not None:

@@ -93,7 +93,7 @@ def report_reformed(session: Session, process_id: str, reform: Reform, *, now: d
 
 def report_progress(session: Session, job_id: str, generation_number: int, steps: Sequence[Committed]) -> None:
     """Steps that rank 0 has committed. The number is the key: a step that is told twice is counted once."""
-    job = session.scalars(select(Job).where(Job.id == job_id).with_for_update()).one_or_none()
+    job = session.scalars(select(Job).where(Job.id == job_id).with_for_update(key_share=True)).one_or_none()
     if job is None or not steps:
         return
     fresh = _insert_steps(session, job, generation_number, steps)
@@ -140,7 +140,7 @@ def _lock(session: Session, process_id: str) -> tuple[Job, JobProcess] | tuple[N
     if job_id is None:
         return None, None
     job = queries.get(session, job_id, lock=True)
-    process = session.scalars(select(JobProcess).where(JobProcess.id == process_id).with_for_update()).one()
+    process = session.scalars(select(JobProcess).where(JobProcess.id == process_id).with_for_update(key_share=True)).one()
     session.refresh(process)
     return job, process
 

@@ -88,6 +88,17 @@ class JobProcess(Timed, Base):
     created_at: Mapped[datetime]
 
 
+class ProcessLog(Base):
+    """The last lines that a process has written. ``end`` counts all its bytes so far, so ``text`` holds those before ``end``."""
+
+    __tablename__ = "process_log"
+
+    process_id: Mapped[ProcessId] = mapped_column(ForeignKey("job_process.id"), primary_key=True)
+    text: Mapped[str]
+    end: Mapped[int] = mapped_column(default=0)
+    at: Mapped[datetime]
+
+
 class Generation(Base):
     """One membership of a job, and the timeline of its forming.
 

@@ -143,7 +143,7 @@ def report_beats(session: Session, beats: Sequence[Heartbeat]) -> None:
             "      JOIN unnest(CAST(:ids AS text[]), CAST(:boots AS text[]), CAST(:sequences AS bigint[]), "
             "                  CAST(:ats AS timestamptz[])) AS told(id, boot, sequence, at) "
             "        ON known.id = told.id AND known.boot = told.boot AND known.beat_sequence < told.sequence "
-            "      ORDER BY known.id FOR UPDATE OF known) AS beat "
+            "      ORDER BY known.id FOR NO KEY UPDATE OF known) AS beat "
             "WHERE node.id = beat.id"
         ),
         {
