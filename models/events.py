@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -11,6 +12,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from models.base import Base
 from models.ids import ClusterId, EventId, JobId, NodeId, OperationId, new_event_id
+from models.paging import Cut, Page, page
 
 
 class Level(StrEnum):
@@ -89,3 +91,32 @@ def record(  # noqa: PLR0913  (an event is a wide fact)
 def of_job(session: Session, job_id: JobId) -> list[Event]:
     """A job's events, oldest first."""
     return list(session.scalars(select(Event).where(Event.job_id == job_id).order_by(Event.sequence)))
+
+
+@dataclass(frozen=True)
+class EventFilter:
+    """Which events of a cluster a listing shows. A bound in time is exclusive on both sides; None does not bound."""
+
+    after: datetime | None = None
+    before: datetime | None = None
+    group_name: str | None = None
+    instance_id: str | None = None
+    about: About | None = None
+    operation_id: str | None = None
+
+
+def of_cluster(session: Session, cluster_id: str, wanted: EventFilter, cut: Cut) -> Page[Event]:
+    """A cluster's events in the order in which they happened, without those of jobs."""
+    statement = select(Event).where(Event.cluster_id == cluster_id, Event.about != About.JOB)
+    equals = {
+        Event.group_name: wanted.group_name,
+        Event.instance_id: wanted.instance_id,
+        Event.about: wanted.about,
+        Event.operation_id: wanted.operation_id,
+    }
+    statement = statement.where(*(column == value for column, value in equals.items() if value is not None))
+    if wanted.after is not None:
+        statement = statement.where(Event.at > wanted.after)
+    if wanted.before is not None:
+        statement = statement.where(Event.at < wanted.before)
+    return page(session, statement, (Event.at, Event.sequence), lambda row: (row.at, row.sequence), cut)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 
-from sqlalchemy import or_, select
+from sqlalchemy import collate, or_, select
 from sqlalchemy.orm import Session
 
 from models.cluster.states import ClusterState, GroupState
 from models.cluster.table import Cluster, InstanceGroup, Tag
 from models.errors import NotFound
+from models.paging import Cut, Page, page
 
 
 def find(session: Session, name_or_arn: str, *, lock: bool = False) -> Cluster:
@@ -21,7 +24,7 @@ def find(session: Session, name_or_arn: str, *, lock: bool = False) -> Cluster:
     wanted = select(Cluster).where(
         or_(Cluster.name == name_or_arn, Cluster.arn == name_or_arn), Cluster.state != ClusterState.DELETED
     )
-    row = session.scalars(wanted.with_for_update() if lock else wanted).one_or_none()
+    row = session.scalars(wanted.with_for_update(key_share=True) if lock else wanted).one_or_none()
     if row is None:
         raise NotFound(kind="Cluster", name=name_or_arn)
     return row
@@ -35,3 +38,32 @@ def groups(session: Session, cluster_id: str) -> list[InstanceGroup]:
 
 def tags(session: Session, resource_arn: str) -> Sequence[Tag]:
     return session.scalars(select(Tag).where(Tag.resource_arn == resource_arn).order_by(Tag.id)).all()
+
+
+@dataclass(frozen=True)
+class ClusterFilter:
+    """Which clusters a listing shows. A bound in time is exclusive on both sides; None does not bound."""
+
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+    name_contains: str | None = None
+
+
+def listed(session: Session, wanted: ClusterFilter, cut: Cut, *, by_name: bool = False) -> Page[Cluster]:
+    """The clusters that are not deleted, by creation or by name."""
+    statement = select(Cluster).where(Cluster.state != ClusterState.DELETED)
+    if wanted.created_after is not None:
+        statement = statement.where(Cluster.created_at > wanted.created_after)
+    if wanted.created_before is not None:
+        statement = statement.where(Cluster.created_at < wanted.created_before)
+    if wanted.name_contains:
+        statement = statement.where(Cluster.name.contains(wanted.name_contains, autoescape=True))
+    if by_name:
+        return page(session, statement, (collate(Cluster.name, "C"), Cluster.id), lambda row: (row.name, row.id), cut)
+    return page(session, statement, (Cluster.created_at, Cluster.id), lambda row: (row.created_at, row.id), cut)
+
+
+def on_eks(session: Session, eks_arn: str) -> Cluster | None:
+    """The live cluster that holds this EKS cluster."""
+    holds = Cluster.settings["Orchestrator"]["Eks"]["ClusterArn"].astext == eks_arn
+    return session.scalars(select(Cluster).where(holds, Cluster.state != ClusterState.DELETED)).first()

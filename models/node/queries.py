@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import collate, func, select
 from sqlalchemy.orm import Session
 
 from models.errors import NotFound, Unauthenticated
 from models.ids import digest
-from models.node.states import NodeState
+from models.node.states import COUNTED, NodeState
 from models.node.table import Node
+from models.paging import Cut, Page, page
 
 
 def get(session: Session, node_id: str, *, lock: bool = False) -> Node:
     """Raises NotFound."""
     wanted = select(Node).where(Node.id == node_id)
-    row = session.scalars(wanted.with_for_update() if lock else wanted).one_or_none()
+    row = session.scalars(wanted.with_for_update(key_share=True) if lock else wanted).one_or_none()
     if row is None:
         raise NotFound(kind="Node", name=node_id)
     return row
@@ -29,7 +33,7 @@ def of_cluster(session: Session, cluster_id: str) -> list[Node]:
 def by_instance(session: Session, instance_id: str, *, lock: bool = False) -> Node:
     """The node that is not gone and runs on this instance. Raises NotFound."""
     wanted = select(Node).where(Node.instance_id == instance_id, Node.state != NodeState.GONE)
-    row = session.scalars(wanted.with_for_update() if lock else wanted).one_or_none()
+    row = session.scalars(wanted.with_for_update(key_share=True) if lock else wanted).one_or_none()
     if row is None:
         raise NotFound(kind="Node", name=instance_id)
     return row
@@ -45,3 +49,49 @@ def by_token(session: Session, token: str) -> Node:
     if row is None:
         raise Unauthenticated
     return row
+
+
+@dataclass(frozen=True)
+class NodeFilter:
+    """Which nodes a listing shows. A bound in time is exclusive on both sides; None does not bound."""
+
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+    group_contains: str | None = None
+    has_instance: bool = False
+
+
+def listed(session: Session, cluster_id: str, wanted: NodeFilter, cut: Cut, *, by_name: bool = False) -> Page[Node]:
+    """The nodes of a cluster that are not gone, by creation or by the name of their group."""
+    statement = select(Node).where(Node.cluster_id == cluster_id, Node.state != NodeState.GONE)
+    if wanted.created_after is not None:
+        statement = statement.where(Node.created_at > wanted.created_after)
+    if wanted.created_before is not None:
+        statement = statement.where(Node.created_at < wanted.created_before)
+    if wanted.group_contains:
+        statement = statement.where(Node.group_name.contains(wanted.group_contains, autoescape=True))
+    if wanted.has_instance:
+        statement = statement.where(Node.instance_id.is_not(None))
+    if by_name:
+        return page(session, statement, (collate(Node.group_name, "C"), Node.id), lambda row: (row.group_name, row.id), cut)
+    return page(session, statement, (Node.created_at, Node.id), lambda row: (row.created_at, row.id), cut)
+
+
+def of_place(session: Session, cluster_id: str, *, instance_id: str | None = None, logical_id: str | None = None) -> Node:
+    """The node of this cluster with this instance id, or the newest that fills this logical place. Raises NotFound."""
+    wanted = select(Node).where(Node.cluster_id == cluster_id, Node.state != NodeState.GONE)
+    if instance_id is not None:
+        wanted = wanted.where(Node.instance_id == instance_id)
+    if logical_id is not None:
+        wanted = wanted.where(Node.logical_id == logical_id)
+    row = session.scalars(wanted.order_by(Node.created_at.desc()).limit(1)).one_or_none()
+    if row is None:
+        raise NotFound(kind="Node", name=instance_id or logical_id)
+    return row
+
+
+def current_counts(session: Session, cluster_id: str) -> dict[str, int]:
+    """How many nodes of each group serve, by the group's id; groups without any are left out."""
+    nodes = func.count().label("nodes")
+    counted = select(Node.group_id, nodes).where(Node.cluster_id == cluster_id, Node.state.in_(COUNTED)).group_by(Node.group_id)
+    return {row.group_id: row.nodes for row in session.execute(counted)}
