@@ -36,6 +36,14 @@ def groups(session: Session, cluster_id: str) -> list[InstanceGroup]:
     return list(session.scalars(wanted.order_by(InstanceGroup.position)))
 
 
+def group(session: Session, group_id: str) -> InstanceGroup:
+    """Raises NotFound."""
+    row = session.get(InstanceGroup, group_id)
+    if row is None:
+        raise NotFound(kind="Instance group", name=group_id)
+    return row
+
+
 def tags(session: Session, resource_arn: str) -> Sequence[Tag]:
     return session.scalars(select(Tag).where(Tag.resource_arn == resource_arn).order_by(Tag.id)).all()
 
