@@ -1,0 +1,53 @@
+# Two commands matter: `make demo` and `make test`. Both work on a fresh machine with Python 3.11 or newer, and set up .venv themselves.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/installed
+TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
+
+# pip's own cache is of no use to a user who may not write it, and its notices are noise.
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+
+.PHONY: demo test check format bench up down venv clean
+
+demo: venv ## the main job, end to end, on this machine
+	$(BIN)/everstep demo
+
+test: venv ## the whole default test suite
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: venv ## what CI runs besides the tests: lint, format, types, import contracts, architecture, generated files
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/architecture
+
+format: venv
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: venv ## measurements, with what else runs on the machine in mind
+	$(BIN)/python -m pytest -m bench -o addopts= -s $(PYTEST_ARGS)
+
+up: venv
+	$(BIN)/everstep up --detach
+
+down: venv
+	$(BIN)/everstep down
+
+venv: $(READY)
+
+# torch goes first and alone: it is then there, in the one build that constraints.txt names, when something that depends on it is
+# installed, and pip has no reason to fetch another one of several gigabytes.
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; say which with make PYTHON=python3.12 ...")'
+	$(BIN)/python -m pip install --quiet $(TORCH) -c constraints.txt
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[server,train,dev]'
+	touch $@
+
+clean: ## forget .venv and caches; never a stack's data
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache
