@@ -51,20 +51,24 @@ def _now(services: ServicesDep) -> datetime:
 
 async def _caller(request: Request, services: ServicesDep) -> Caller:
     """Bearer token or AWS signature. Raises Unauthenticated or SignatureError."""
-    signed = await signed_request(request)
-    return await run_in_threadpool(authenticate, services, signed)
+    signed = signed_request(request, await request.body())
+    is_bearer = auth.is_bearer(signed.headers.get("authorization", ""))
+    return await run_in_threadpool(authenticate_token if is_bearer else authenticate_signature, services, signed)
 
 
-def authenticate(services: Services, request: SignedRequest) -> Caller:
-    """In a transaction of its own, which is over before the request's begins. Raises Unauthenticated or SignatureError."""
-    authorization = request.headers.get("authorization", "")
+def authenticate_signature(services: Services, request: SignedRequest) -> Caller:
+    """In a transaction of its own, which is over before the request's begins. Raises SignatureError."""
     with services.sessions() as session:
-        if auth.is_bearer(authorization):
-            return auth.by_token(session, authorization)
         return auth.by_signature(session, request, master_key=services.settings.master_key, now=services.clock.now())
 
 
-async def signed_request(request: Request) -> SignedRequest:
+def authenticate_token(services: Services, request: SignedRequest) -> Caller:
+    """Raises Unauthenticated."""
+    with services.sessions() as session:
+        return auth.by_token(session, request.headers.get("authorization", ""))
+
+
+def signed_request(request: Request, body: bytes) -> SignedRequest:
     """The request as it came over the wire. Header lines of one name are joined by commas, as signing joins them."""
     headers: dict[str, str] = {}
     for name, value in request.headers.items():
@@ -74,7 +78,7 @@ async def signed_request(request: Request) -> SignedRequest:
         path=request.scope.get("raw_path", b"/").partition(b"?")[0].decode("latin-1"),
         query=request.scope.get("query_string", b"").decode("latin-1"),
         headers=headers,
-        body=await request.body(),
+        body=body,
     )
 
 

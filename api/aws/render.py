@@ -16,9 +16,7 @@ def render(shape: Shape | None, value: Any) -> Any:
     if shape is None:
         return {}
     if isinstance(shape, StructureShape):
-        return {
-            name: render(member, value[name]) for name, member in shape.members.items() if value.get(name) is not None
-        }
+        return {name: render(member, value[name]) for name, member in shape.members.items() if value.get(name) is not None}
     if isinstance(shape, ListShape):
         return [render(shape.member, item) for item in value]
     if isinstance(shape, MapShape):

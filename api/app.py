@@ -1,0 +1,56 @@
+"""The composition root of the API process: ``uvicorn --factory api.app:create_app``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+from fastapi import FastAPI
+from sqlalchemy import Engine
+from starlette.concurrency import run_in_threadpool
+
+from api.auth import store_bootstrap
+from api.aws import dispatch
+from api.deps import Services
+from api.rest import errors, health
+from api.settings import Settings
+from models.clock import Clock, WallClock
+from models.session import connect, sessions, unit_of_work
+
+log = logging.getLogger(__name__)
+
+POOL_SIZE = 16
+"""Connections of one API process. Requests beyond them wait for one; Postgres is shared with the workers."""
+
+
+def create_app(settings: Settings | None = None, clock: Clock | None = None) -> FastAPI:
+    """The application. Settings come from the environment unless they are given.
+
+    Raises:
+        SettingsError: a variable is missing or unreadable.
+    """
+    settings = settings or Settings.from_environment()
+    engine = connect(settings.database_url, pool_size=POOL_SIZE)
+    services = Services(settings=settings, sessions=sessions(engine), clock=clock or WallClock())
+    app = FastAPI(title="Everstep", version="1", docs_url=None, redoc_url=None, lifespan=_lifespan(services, engine))
+    app.state.services = services
+    app.router.routes.insert(0, dispatch.route(settings.master_key))
+    app.include_router(health.router)
+    errors.install(app)
+    return app
+
+
+def _lifespan(services: Services, engine: Engine) -> object:
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await run_in_threadpool(_store_bootstrap, services)
+        yield
+        engine.dispose()
+
+    return lifespan
+
+
+def _store_bootstrap(services: Services) -> None:
+    with unit_of_work(services.sessions) as session:
+        store_bootstrap(session, services.settings, now=services.clock.now())

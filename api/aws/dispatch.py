@@ -1,0 +1,147 @@
+"""The AWS-JSON door: ``POST`` with ``X-Amz-Target``, any path. The table of operations is the router.
+
+Order matters: who calls is settled before anything about the request is told; nothing is written before the request is wholly valid; the
+answer leaves after the commit.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, Final
+
+from botocore.model import OperationModel, ServiceModel
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Match, Route
+from starlette.types import Scope
+
+from api.aws.body import read_object
+from api.aws.errors import CRASH, TooLarge, UnknownOperation, code_of
+from api.aws.operations import SAGEMAKER, Listing, Operation, perform
+from api.aws.pages import PageTokens
+from api.aws.render import render
+from api.aws.schema import sagemaker
+from api.aws.validate import read_members
+from api.deps import Services, authenticate_signature, services_of, signed_request
+from api.ids import new_request_id
+from api.operations.work import Work
+from api.sigv4 import SignedRequest
+from models.session import unit_of_work
+
+CONTENT_TYPE: Final = "application/x-amz-json-1.1"
+MOST_BYTES: Final = 4 * 1024 * 1024
+"""The largest legal CreateCluster, a hundred groups with fifty labels each, stays below 2 MiB."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Service:
+    """A service model and the part of it that is served."""
+
+    model: ServiceModel
+    operations: dict[str, Operation | Listing]
+
+    def find(self, name: str) -> tuple[OperationModel, Operation | Listing]:
+        """Raises UnknownOperation: not in the model, or not served."""
+        if name not in self.model.operation_names:
+            message = f"{self.model.service_name} has no operation {name!r}."
+            raise UnknownOperation(message)
+        if name not in self.operations:
+            message = f"{name} is not supported by Everstep. Supported operations: {', '.join(sorted(self.operations))}."
+            raise UnknownOperation(message)
+        return self.model.operation_model(name), self.operations[name]
+
+
+class Door:
+    """Serves the services of a table by the prefix of their targets."""
+
+    def __init__(self, services: dict[str, Service], tokens: PageTokens) -> None:
+        self._services = services
+        self._tokens = tokens
+
+    async def answer(self, request: Request) -> Response:
+        """Never raises: whatever goes wrong has a code, and a crash is logged with its traceback under the request's id."""
+        request_id, started = new_request_id(), perf_counter()
+        target = request.headers.get("x-amz-target", "")
+        try:
+            signed = signed_request(request, await _read_body(request))
+            members = await run_in_threadpool(self._serve, services_of(request), signed, target)
+            response = _respond(200, members, request_id)
+        except ClientDisconnect:
+            response = Response(status_code=400)
+        except Exception as error:  # noqa: BLE001  (the last line: nothing may leave as HTML, or without a request id)
+            response = _refuse(error, request_id, target)
+        took_ms = (perf_counter() - started) * 1000
+        log.info("%s %s %d %.1f ms", request_id, target or "-", response.status_code, took_ms)
+        return response
+
+    def _serve(self, services: Services, request: SignedRequest, target: str) -> dict[str, Any]:
+        caller = authenticate_signature(services, request)
+        model, operation = self._find(target)
+        members = read_members(model.input_shape, read_object(request.body))
+        with unit_of_work(services.sessions) as session:
+            work = Work(session, services.clock.now(), services.settings.region, caller.account_id)
+            # Rendered before the commit: an answer that cannot be written takes its transaction with it.
+            answer: dict[str, Any] = render(model.output_shape, perform(model.name, operation, work, members, self._tokens))
+        return answer
+
+    def _find(self, target: str) -> tuple[OperationModel, Operation | Listing]:
+        prefix, dot, name = target.rpartition(".")
+        if not dot or prefix not in self._services:
+            known = " or ".join(f"{prefix}.<operation>" for prefix in self._services)
+            message = f"X-Amz-Target {target!r} names no operation: it must be {known}." if target else "X-Amz-Target is missing."
+            raise UnknownOperation(message)
+        return self._services[prefix].find(name)
+
+
+class TargetRoute(Route):
+    """Matches by header: endpoints may be configured with any path prefix, which SDKs send and sign unchanged."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            return Match.NONE, {}
+        has_target = any(name == b"x-amz-target" for name, _ in scope["headers"])
+        return (Match.FULL, {"endpoint": self.endpoint}) if has_target or scope["path"] == "/" else (Match.NONE, {})
+
+
+def route(master_key: bytes) -> TargetRoute:
+    """The route of this door. It must come before all others."""
+    door = Door({"SageMaker": Service(sagemaker(), SAGEMAKER)}, PageTokens(master_key))
+    return TargetRoute("/", door.answer, methods=["POST"])
+
+
+async def _read_body(request: Request) -> bytes:
+    """Raises TooLarge without reading on."""
+    chunks, length = [], 0
+    async for chunk in request.stream():
+        length += len(chunk)
+        if length > MOST_BYTES:
+            message = f"The request body is longer than {MOST_BYTES} bytes."
+            raise TooLarge(message)
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _refuse(error: Exception, request_id: str, target: str) -> Response:
+    code = code_of(error)
+    if code is CRASH:
+        log.error("%s %s crashed", request_id, target, exc_info=error)
+    elif code.message is not None:
+        log.warning("%s %s: %s", request_id, target, error)
+    message = code.message or str(error)
+    headers = {"x-amzn-errortype": code.name}
+    return _respond(code.status, {"__type": code.name, "message": message, "Message": message}, request_id, headers)
+
+
+def _respond(status: int, members: dict[str, Any], request_id: str, headers: dict[str, str] | None = None) -> Response:
+    return Response(
+        json.dumps(members).encode(),
+        status,
+        {"x-amzn-requestid": request_id, **(headers or {})},
+        media_type=CONTENT_TYPE,
+    )

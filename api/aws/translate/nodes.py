@@ -1,0 +1,79 @@
+"""Nodes between wire and use-case. Pure both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from api.aws.translate.clusters import read_cut, write_kubernetes
+from api.aws.translate.states import NODE_STATUS
+from api.operations.nodes import NodeChoice, NodeListing, NodeView
+from models.errors import Invalid
+from models.node.queries import NodeFilter
+from models.node.table import Node
+
+AS_GROUP_SENT = ("LifeCycleConfig", "OverrideVpcConfig", "ThreadsPerCore", "InstanceStorageConfigs", "NetworkInterface")
+"""Members of a node's details that its group's specification has in the same shape."""
+
+
+def read_choice(members: Mapping[str, Any]) -> NodeChoice:
+    """Raises Invalid unless exactly one of NodeId and NodeLogicalId is given."""
+    if ("NodeId" in members) == ("NodeLogicalId" in members):
+        raise Invalid(message="Specify exactly one of NodeId and NodeLogicalId.")
+    return NodeChoice(members["ClusterName"], members.get("NodeId"), members.get("NodeLogicalId"))
+
+
+def read_listing(members: Mapping[str, Any], cursor: str | None) -> NodeListing:
+    """Nodes without an instance are shown to those who ask for logical ids; others could not name them."""
+    return NodeListing(
+        cluster=members["ClusterName"],
+        wanted=NodeFilter(
+            created_after=members.get("CreationTimeAfter"),
+            created_before=members.get("CreationTimeBefore"),
+            group_contains=members.get("InstanceGroupNameContains"),
+            has_instance=not members.get("IncludeNodeLogicalIds", False),
+        ),
+        cut=read_cut(members, cursor),
+        by_name=members.get("SortBy") == "NAME",
+    )
+
+
+def write_listing(nodes: Sequence[Node], members: Mapping[str, Any]) -> dict[str, Any]:
+    with_logical_ids = members.get("IncludeNodeLogicalIds", False)
+    return {
+        "ClusterNodeSummaries": [
+            {
+                "InstanceGroupName": node.group_name,
+                "InstanceId": node.instance_id or "",
+                "NodeLogicalId": node.logical_id if with_logical_ids else None,
+                "InstanceType": node.instance_type,
+                "LaunchTime": node.launched_at or node.created_at,
+                "InstanceStatus": _write_status(node),
+            }
+            for node in nodes
+        ]
+    }
+
+
+def write_details(view: NodeView) -> dict[str, Any]:
+    node, spec = view.node, view.group.spec
+    return {
+        "NodeDetails": {
+            **{name: spec[name] for name in AS_GROUP_SENT if name in spec},
+            "InstanceGroupName": node.group_name,
+            "InstanceId": node.instance_id,
+            "NodeLogicalId": node.logical_id,
+            "InstanceStatus": _write_status(node),
+            "InstanceType": node.instance_type,
+            "LaunchTime": node.launched_at or node.created_at,
+            "PrivatePrimaryIp": node.address,
+            "KubernetesConfig": write_kubernetes(spec.get("KubernetesConfig")),
+            "CapacityType": next(iter(spec.get("CapacityRequirements", ())), None),
+            "CurrentImageId": spec.get("ImageId"),
+            "DesiredImageId": spec.get("ImageId"),
+        }
+    }
+
+
+def _write_status(node: Node) -> dict[str, Any]:
+    return {"Status": NODE_STATUS[node.state], "Message": node.message}

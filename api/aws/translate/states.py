@@ -1,0 +1,46 @@
+"""Wire enums are projections of the domain's states: total tables, by test."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from models.cluster.states import ClusterState, GroupState
+from models.node.states import NodeState
+
+CLUSTER_STATUS: Final[dict[ClusterState, str | None]] = {
+    ClusterState.CREATING: "Creating",
+    ClusterState.IN_SERVICE: "InService",
+    ClusterState.UPDATING: "Updating",
+    ClusterState.SYSTEM_UPDATING: "SystemUpdating",
+    ClusterState.ROLLING_BACK: "RollingBack",
+    ClusterState.FAILED: "Failed",
+    ClusterState.DELETING: "Deleting",
+    ClusterState.DELETED: None,  # never shown: the door answers ResourceNotFound
+}
+
+GROUP_STATUS: Final[dict[GroupState, str | None]] = {
+    GroupState.CREATING: "Creating",
+    GroupState.IN_SERVICE: "InService",
+    GroupState.UPDATING: "Updating",
+    GroupState.SYSTEM_UPDATING: "SystemUpdating",
+    GroupState.DEGRADED: "Degraded",
+    GroupState.FAILED: "Failed",
+    GroupState.DELETING: "Deleting",
+    GroupState.GONE: None,  # never shown: a group that is gone leaves the description
+}
+
+NODE_STATUS: Final[dict[NodeState, str]] = {
+    NodeState.REQUESTED: "Pending",
+    NodeState.BOOTING: "Pending",
+    NodeState.CHECKING: "Pending",  # its lifecycle script runs
+    NodeState.READY: "Running",
+    NodeState.SUSPECT: "Running",  # unreachable is not dead
+    NodeState.DRAINING: "Running",
+    NodeState.REBOOTING: "Pending",
+    NodeState.UPDATING: "SystemUpdating",
+    NodeState.RELEASING: "ShuttingDown",
+    NodeState.GONE: "NotFound",
+}
+
+SCALING: Final = (GroupState.CREATING, GroupState.UPDATING)
+"""Groups on their way to a new target; a continuous cluster shows this as an active operation."""

@@ -1,0 +1,49 @@
+"""Use-cases of nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from api.operations.work import Work
+from models.cluster import queries as clusters
+from models.cluster.table import InstanceGroup
+from models.node import queries
+from models.node.queries import NodeFilter
+from models.node.table import Node
+from models.paging import Cut, Page
+
+
+@dataclass(frozen=True)
+class NodeListing:
+    cluster: str
+    wanted: NodeFilter
+    cut: Cut
+    by_name: bool
+
+
+@dataclass(frozen=True)
+class NodeChoice:
+    """One node of a cluster, by exactly one of its ids: a replacement keeps the logical id and gets a new instance id."""
+
+    cluster: str
+    instance_id: str | None = None
+    logical_id: str | None = None
+
+
+@dataclass(frozen=True)
+class NodeView:
+    node: Node
+    group: InstanceGroup
+
+
+def describe(work: Work, choice: NodeChoice) -> NodeView:
+    """Raises NotFound: no such cluster, or no such node in it."""
+    cluster = clusters.find(work.session, choice.cluster)
+    node = queries.of_place(work.session, cluster.id, instance_id=choice.instance_id, logical_id=choice.logical_id)
+    return NodeView(node, clusters.group(work.session, node.group_id))
+
+
+def listed(work: Work, listing: NodeListing) -> Page[Node]:
+    """Raises NotFound: no such cluster."""
+    cluster = clusters.find(work.session, listing.cluster)
+    return queries.listed(work.session, cluster.id, listing.wanted, listing.cut, by_name=listing.by_name)

@@ -1,0 +1,97 @@
+"""What is wrong, for REST callers: RFC 9457 problem documents. One table, total by test."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import TimeoutError as PoolExhausted
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from api import sigv4
+from models import errors as domain
+
+CONTENT_TYPE: Final = "application/problem+json"
+
+log = logging.getLogger(__name__)
+
+STATUSES: dict[type[Exception], HTTPStatus] = {
+    domain.DomainError: HTTPStatus.BAD_REQUEST,
+    domain.NotFound: HTTPStatus.NOT_FOUND,
+    domain.AlreadyExists: HTTPStatus.CONFLICT,
+    domain.InTransition: HTTPStatus.CONFLICT,
+    domain.IllegalMove: HTTPStatus.CONFLICT,
+    domain.Immutable: HTTPStatus.UNPROCESSABLE_ENTITY,
+    domain.Invalid: HTTPStatus.UNPROCESSABLE_ENTITY,
+    domain.Unsupported: HTTPStatus.UNPROCESSABLE_ENTITY,
+    domain.LimitExceeded: HTTPStatus.CONFLICT,
+    domain.Unauthenticated: HTTPStatus.UNAUTHORIZED,
+    domain.StaleLease: HTTPStatus.SERVICE_UNAVAILABLE,
+    sigv4.SignatureError: HTTPStatus.UNAUTHORIZED,
+    OperationalError: HTTPStatus.SERVICE_UNAVAILABLE,
+    PoolExhausted: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+_KEPT_QUIET: Final = (OperationalError, PoolExhausted)
+"""Their messages hold addresses and statements: for the log only."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """``code`` is stable and for programs, ``detail`` is for people. ``facts`` are further members."""
+
+    status: HTTPStatus
+    code: str
+    detail: str
+    facts: dict[str, Any]
+
+
+def install(app: FastAPI) -> None:
+    """Answers every error of this application's REST routes with a problem document."""
+    for kind in STATUSES:
+        app.add_exception_handler(kind, _refuse)
+    app.add_exception_handler(RequestValidationError, _refuse_shape)
+    app.add_exception_handler(HTTPException, _refuse_http)
+
+
+def status_of(error: Exception) -> HTTPStatus:
+    """The entry of the nearest class in the table."""
+    return next((STATUSES[cls] for cls in type(error).__mro__ if cls in STATUSES), HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def _refuse(_request: Request, error: Exception) -> JSONResponse:
+    status = status_of(error)
+    if isinstance(error, _KEPT_QUIET):
+        log.warning("%s: %s", type(error).__name__, error)
+        return _respond(Problem(status, "Unavailable", "The service cannot answer right now. Try again.", {}))
+    return _respond(Problem(status, type(error).__name__, str(error), {}))
+
+
+def _refuse_shape(_request: Request, error: Exception) -> JSONResponse:
+    found = error.errors() if isinstance(error, RequestValidationError) else []
+    violations = [{"member": ".".join(map(str, item["loc"][1:])), "message": item["msg"]} for item in found]
+    detail = "; ".join(f"{item['member'] or 'body'}: {item['message']}" for item in violations)
+    return _respond(Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid", detail, {"violations": violations}))
+
+
+def _refuse_http(_request: Request, error: Exception) -> JSONResponse:
+    status = HTTPStatus(error.status_code) if isinstance(error, HTTPException) else HTTPStatus.INTERNAL_SERVER_ERROR
+    return _respond(Problem(status, status.phrase.replace(" ", ""), str(getattr(error, "detail", status.phrase)), {}))
+
+
+def _respond(problem: Problem) -> JSONResponse:
+    body = {
+        "type": "about:blank",
+        "title": problem.status.phrase,
+        "status": problem.status.value,
+        "code": problem.code,
+        "detail": problem.detail,
+        **problem.facts,
+    }
+    return JSONResponse(body, problem.status.value, media_type=CONTENT_TYPE)
