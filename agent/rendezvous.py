@@ -1,0 +1,230 @@
+"""The meeting point of a generation: a small key-value server, hosted by the agent of the generation's first member.
+
+Keys live in one *space* per (job, generation). A space opens when the agent is told of the generation, and is dropped, its waiters
+woken, as soon as a newer one exists: nobody can wait for a peer that has already moved on.
+
+Wire: newline-delimited JSON, one request at a time on a connection; values are strings (clients encode bytes as base64).
+
+    {"op": "open", "job": …, "generation": …, "token": …}      once, first
+    {"op": "set", "key": …, "value": …}                        {"op": "get", "key": …}           waits for the key
+    {"op": "add", "key": …, "amount": …}                       {"op": "wait", "keys": […]}       waits for all
+    {"op": "check", "keys": […]}   {"op": "delete", "key": …}  {"op": "collect", "prefix": …, "count": …}  waits for so many
+
+Answers: {"value": …} or {"error": "refused" | "superseded" | "unknown-operation", "message": …}.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn
+
+from everstep.protocol import Generation
+
+_LONGEST_LINE = 1 << 20
+_MOST_KEYS = 100_000
+OPEN_PATIENCE_S = 10.0
+
+
+class _Refused(Exception):
+    code = "refused"
+
+
+class _Superseded(Exception):
+    code = "superseded"
+
+
+class _UnknownOperation(Exception):
+    code = "unknown-operation"
+
+
+class _Space:
+    """The keys of one generation of one job."""
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+        self._values: dict[str, str] = {}
+        self._changed = asyncio.Event()
+        self._is_dropped = False
+
+    def drop(self) -> None:
+        self._is_dropped = True
+        self._changed.set()
+
+    def set(self, key: str, value: str) -> None:
+        if len(self._values) >= _MOST_KEYS:
+            raise _Refused
+        self._values[key] = value
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def add(self, key: str, amount: int) -> int:
+        total = int(self._values.get(key, "0")) + amount
+        self.set(key, str(total))
+        return total
+
+    def delete(self, key: str) -> bool:
+        return self._values.pop(key, None) is not None
+
+    def holds(self, keys: list[str]) -> bool:
+        return all(key in self._values for key in keys)
+
+    def with_prefix(self, prefix: str) -> dict[str, str]:
+        return {key[len(prefix) :]: value for key, value in self._values.items() if key.startswith(prefix)}
+
+    def value(self, key: str) -> str:
+        return self._values[key]
+
+    async def until(self, claim: Callable[[], bool]) -> None:
+        while not claim():
+            if self._is_dropped:
+                raise _Superseded
+            await self._changed.wait()
+
+
+class Rendezvous:
+    """The server. All methods are called from the agent's event loop."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._spaces: dict[tuple[str, int], _Space] = {}
+        self._newest: dict[str, int] = {}
+        self._admitted = asyncio.Event()
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def start(self, preferred_port: int = 0) -> int:
+        """Listens, on ``preferred_port`` if that is free: after a restart of the agent, generations still name the old port."""
+        try:
+            self._server = await self._listen(preferred_port)
+        except OSError:
+            self._server = await self._listen(0)
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    def admit(self, generation: Generation) -> None:
+        """Opens the space of a generation, and drops those of the same job that are older. Telling it twice changes nothing."""
+        newest = self._newest.get(generation.job, 0)
+        if generation.number <= newest:
+            return
+        self._newest[generation.job] = generation.number
+        self._drop_older(generation.job, generation.number)
+        self._spaces[generation.job, generation.number] = _Space(generation.token)
+        self._admitted.set()
+        self._admitted = asyncio.Event()
+
+    def forget(self, job: str) -> None:
+        """The job is over on this node."""
+        self._drop_older(job, self._newest.pop(job, 0) + 1)
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _listen(self, port: int) -> asyncio.Server:
+        return await asyncio.start_server(self._serve, self._address, port, limit=_LONGEST_LINE)
+
+    def _drop_older(self, job: str, number: int) -> None:
+        for key in [key for key in self._spaces if key[0] == job and key[1] < number]:
+            self._spaces.pop(key).drop()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            self._connections.add(task)
+            task.add_done_callback(self._connections.discard)
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            await self._converse(reader, writer)
+        writer.close()
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        space: _Space | None = None
+        while line := await reader.readline():
+            try:
+                request = json.loads(line)
+                if space is None:
+                    space = await self._open(request)
+                    value: Any = True
+                else:
+                    value = await _OPERATIONS.get(str(request.get("op")), _unknown)(space, request)
+                answer = {"value": value}
+            except (_Refused, _Superseded, _UnknownOperation) as refusal:
+                answer = {"error": refusal.code, "message": str(refusal)}
+            except (ValueError, KeyError, TypeError, AttributeError) as mistake:
+                answer = {"error": "refused", "message": f"not a request: {mistake!r}"}
+            writer.write(json.dumps(answer).encode() + b"\n")
+            await writer.drain()
+            if space is None:
+                return
+
+    async def _open(self, request: dict[str, Any]) -> _Space:
+        """A process may hear of a generation before this agent does, so an unknown one is waited for a while."""
+        job, number = str(request["job"]), int(request["generation"])
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(OPEN_PATIENCE_S):
+                while self._newest.get(job, 0) < number:
+                    await self._admitted.wait()
+        space = self._spaces.get((job, number))
+        if space is None and self._newest.get(job, 0) > number:
+            raise _Superseded
+        if space is None or not hmac.compare_digest(space.token.encode(), str(request["token"]).encode()):
+            message = "unknown job or generation, or wrong token"
+            raise _Refused(message)
+        return space
+
+
+async def _set(space: _Space, request: dict[str, Any]) -> bool:
+    space.set(str(request["key"]), str(request["value"]))
+    return True
+
+
+async def _get(space: _Space, request: dict[str, Any]) -> str:
+    key = str(request["key"])
+    await space.until(lambda: space.holds([key]))
+    return space.value(key)
+
+
+async def _wait(space: _Space, request: dict[str, Any]) -> bool:
+    keys = [str(key) for key in request["keys"]]
+    await space.until(lambda: space.holds(keys))
+    return True
+
+
+async def _collect(space: _Space, request: dict[str, Any]) -> dict[str, str]:
+    prefix, count = str(request["prefix"]), int(request["count"])
+    await space.until(lambda: len(space.with_prefix(prefix)) >= count)
+    return space.with_prefix(prefix)
+
+
+async def _add(space: _Space, request: dict[str, Any]) -> int:
+    return space.add(str(request["key"]), int(request["amount"]))
+
+
+async def _check(space: _Space, request: dict[str, Any]) -> bool:
+    return space.holds([str(key) for key in request["keys"]])
+
+
+async def _delete(space: _Space, request: dict[str, Any]) -> bool:
+    return space.delete(str(request["key"]))
+
+
+async def _unknown(_space: _Space, request: dict[str, Any]) -> NoReturn:
+    message = f"{request.get('op')!r} is not one of {', '.join(sorted(_OPERATIONS))}"
+    raise _UnknownOperation(message)
+
+
+_OPERATIONS: dict[str, Callable[[_Space, dict[str, Any]], Awaitable[Any]]] = {
+    "set": _set,
+    "get": _get,
+    "wait": _wait,
+    "collect": _collect,
+    "add": _add,
+    "check": _check,
+    "delete": _delete,
+}

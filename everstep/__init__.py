@@ -1,0 +1,24 @@
+"""Everstep: training that goes on when nodes do not.
+
+Importing this package imports neither torch nor anything else outside of the standard library; the names of the training runtime are
+loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .resilience import Checkpointer, Run, State, init, resilient
+
+__all__ = ["Checkpointer", "Run", "State", "init", "resilient"]
+
+_HOMES = dict.fromkeys(__all__, "everstep.resilience")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        message = f"module 'everstep' has no attribute {name!r}"
+        raise AttributeError(message)
+    return getattr(importlib.import_module(_HOMES[name]), name)

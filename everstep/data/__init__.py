@@ -1,0 +1,5 @@
+"""Data order: which sample comes when is a pure function of the seed and of how many samples were consumed."""
+
+from .order import DataOrder
+
+__all__ = ["DataOrder"]

@@ -1,0 +1,36 @@
+"""From indices to the batch that user code sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from torch.utils.data import default_collate
+
+from everstep.elastic import share_of
+
+from .order import DataOrder
+
+
+class Samples(Protocol):
+    """A map-style dataset, or any sequence."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+class Batches:
+    """A rank's part of each global batch of a run."""
+
+    def __init__(self, samples: Samples, *, global_batch: int, seed: int, collate: Callable[[list[Any]], Any] | None) -> None:
+        self._samples = samples
+        self._global_batch = global_batch
+        self._order = DataOrder(len(samples), seed)
+        self._collate = collate or default_collate
+
+    def at(self, consumed: int, rank: int, world_size: int) -> Any:
+        """The part of ``rank`` in the global batch that begins after ``consumed`` samples."""
+        share = share_of(self._global_batch, rank, world_size)
+        indices = self._order.indices(consumed + share.start, share.size)
+        return self._collate([self._samples[index] for index in indices])

@@ -1,0 +1,50 @@
+"""What can go wrong inside a training process, stated as facts. The docstring is the message of a bare error."""
+
+from __future__ import annotations
+
+
+class EverstepError(RuntimeError):
+    """Something in Everstep's runtime failed."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or (self.__class__.__doc__ or "").strip())
+
+
+class UnsupportedTorch(EverstepError):
+    """This version of torch lacks a private attribute on which in-place recovery relies."""
+
+
+class NotInitialised(EverstepError):
+    """everstep.init() has not been called in this process."""
+
+
+class CollectiveFailed(EverstepError):
+    """A collective of this generation failed; a peer is gone or its connection broke."""
+
+
+class GroupRetired(EverstepError):
+    """This process group belongs to an older generation. A model wrapped in DistributedDataParallel must be the one in everstep.State."""
+
+
+class StateLost(EverstepError):
+    """No living process holds the state of this job any more; training never starts again from the initial weights by itself."""
+
+
+class StateMismatch(EverstepError):
+    """Two processes of the job hold states of different structure; they don't run the same script with the same arguments."""
+
+
+class TransferFailed(EverstepError):
+    """The state could not be read from a peer."""
+
+
+class StepNotCommitted(EverstepError):
+    """The body of the loop ended without `with run.update(step): ...`; the step would be trained again for ever."""
+
+
+class RendezvousRefused(EverstepError):
+    """The rendezvous server does not accept this job, generation or token."""
+
+
+class RendezvousFailed(EverstepError):
+    """The rendezvous server cannot be reached or did not answer in time."""

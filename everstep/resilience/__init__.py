@@ -1,0 +1,15 @@
+"""Recovery in place: the process, the model and the optimizer stay; the process group around them is replaced.
+
+Importing this package imports torch, and checks that torch has the private parts on which it relies.
+"""
+
+from . import torch_parts
+
+torch_parts.check()
+
+from .checkpointer import Checkpointer  # noqa: E402, the check must come before torch's parts are used
+from .drive import init, resilient  # noqa: E402
+from .run import Run, Update  # noqa: E402
+from .state import State  # noqa: E402
+
+__all__ = ["Checkpointer", "Run", "State", "Update", "init", "resilient"]

@@ -1,0 +1,84 @@
+"""The fence: a real abort for gloo groups.
+
+Gloo's own ``abort`` and ``shutdown`` free nobody. Shutting down (never closing) the connected TCP sockets of a group fails its
+pending and later operations at once, here and in the peers.
+
+Invariants:
+* a listening socket is never touched: gloo answers that with ``std::terminate``;
+* only sockets that appeared while a group was being built are the group's; sockets of ours (rendezvous, transfer) are exempt;
+* a descriptor is acted on only while it still names the same inode, because numbers are used again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import weakref
+from collections.abc import Iterator
+
+_TCP = (socket.AF_INET, socket.AF_INET6)
+
+
+class Fence:
+    """Knows the sockets of the current group and cuts them. All methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._group: dict[int, int] = {}
+        self._before: dict[int, int] | None = None
+        self._exempt: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+    def exempt(self, own: socket.socket) -> socket.socket:
+        """Marks a socket as ours: it is never cut, whenever it appears."""
+        with self._lock:
+            self._exempt.add(own)
+        return own
+
+    @contextlib.contextmanager
+    def around_construction(self) -> Iterator[None]:
+        """Everything that appears inside belongs to the group under construction; a cut inside cuts what has appeared so far."""
+        with self._lock:
+            self._before = _open_sockets()
+            self._group = {}
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._group = self._appeared()
+                self._before = None
+
+    def cut(self) -> None:
+        """Shuts the group's sockets down. Harmless when there are none, and when repeated."""
+        with self._lock:
+            targets = self._appeared() if self._before is not None else dict(self._group)
+            for inode, descriptor in targets.items():
+                _shut_down(descriptor, inode)
+
+    def _appeared(self) -> dict[int, int]:
+        before = self._before or {}
+        ours = {os.fstat(own.fileno()).st_ino for own in self._exempt if own.fileno() >= 0}
+        return {inode: descriptor for inode, descriptor in _open_sockets().items() if inode not in before and inode not in ours}
+
+
+def _open_sockets() -> dict[int, int]:
+    found: dict[int, int] = {}
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            link = os.readlink(f"/proc/self/fd/{name}")
+            if link.startswith("socket:["):
+                found[int(link[8:-1])] = int(name)
+    return found
+
+
+def _shut_down(descriptor: int, inode: int) -> None:
+    with contextlib.suppress(OSError):
+        copy = os.dup(descriptor)
+        if os.fstat(copy).st_ino != inode:
+            os.close(copy)
+            return
+        with socket.socket(fileno=copy) as connection:
+            listens = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            if connection.family in _TCP and not listens:
+                connection.shutdown(socket.SHUT_RDWR)

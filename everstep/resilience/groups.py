@@ -1,0 +1,337 @@
+"""Process groups whose every wait can be left.
+
+Gloo can lose the completion of a send when its socket fails at the wrong moment: its own wait then lasts until the time-out of the
+operation although every socket is shut. So nobody in this runtime waits inside gloo for longer than one slice:
+
+1. ``GuardedGroup`` stands in front of a gloo (or NCCL) group and returns ``GuardedWork`` from each collective;
+2. a ``GuardedWork`` waits in slices, looks whether a newer generation exists, cuts the sockets, grants a grace, and leaves;
+3. C++ callers that wait on a future (the reducer of DDP) get one that a thread of ours completes, under the same rules;
+4. a group that is let go is buried: a thread keeps it until its works are complete, because its destructor joins them.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from everstep.errors import CollectiveFailed, GroupRetired
+
+from .unwind import Unwind
+
+SLICE = timedelta(milliseconds=20)
+GRACE_S = 0.1
+OPERATION_TIMEOUT = timedelta(minutes=30)
+
+_POINT_TO_POINT = frozenset({"send", "recv", "recv_anysource"})
+_COLLECTIVES = (
+    "_allgather_base",
+    "all_gather_single",
+    "all_gather_single_coalesced",
+    "all_to_all_single",
+    "allgather",
+    "allgather_coalesced",
+    "allgather_into_tensor_coalesced",
+    "allreduce",
+    "allreduce_coalesced",
+    "alltoall",
+    "alltoall_base",
+    "barrier",
+    "broadcast",
+    "gather",
+    "reduce",
+    "reduce_scatter",
+    "scatter",
+    *sorted(_POINT_TO_POINT),
+)
+
+
+class Escape(Protocol):
+    """What a wait asks while it waits."""
+
+    def is_superseded(self) -> bool:
+        """A newer generation exists: what is waited for will never come."""
+
+    def cut(self) -> None:
+        """Make pending operations fail."""
+
+    def failed(self, message: str) -> None:
+        """A collective failed. Called from whichever thread noticed."""
+
+
+class GuardedWork(dist.Work):
+    """One collective under way. ``wait`` raises CollectiveFailed, or Unwind when it was left behind."""
+
+    def __init__(self, inner: dist.Work, group: GuardedGroup, *, point_to_point: bool, after: Callable[[], None] | None) -> None:
+        super().__init__()
+        self._inner = inner
+        self._group = group
+        self._after = after
+        self._done = False
+        self._lock = threading.Lock()
+        # A sliced wait breaks the pair of a gloo send and receive, so a thread waits for those.
+        self._thread_wait = _ThreadWait(inner) if point_to_point else None
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        with self._lock:
+            if not self._done:
+                self._wait(timeout)
+                self._finish()
+        return True
+
+    def is_completed(self) -> bool:
+        return self._done or bool(self._inner.is_completed())
+
+    def is_success(self) -> bool:
+        return self._done
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def result(self) -> Any:
+        return self._inner.result()
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        return self._group.future_of(self)
+
+    def value(self) -> Any:
+        """What the operation's own future holds; only after ``wait``."""
+        return self._inner.get_future().value()
+
+    def _wait(self, timeout: timedelta | None) -> None:
+        limit = timeout.total_seconds() if timeout else OPERATION_TIMEOUT.total_seconds()
+        deadline = time.monotonic() + limit
+        leave_at: float | None = None
+        while not self._slice():
+            now = time.monotonic()
+            if leave_at is None and self._group.escape.is_superseded():
+                self._group.escape.cut()
+                leave_at = now + GRACE_S
+            if leave_at is not None and now > leave_at:
+                raise Unwind
+            if now > deadline:
+                self._fail(f"no completion within {limit:.0f} s")
+
+    def _slice(self) -> bool:
+        try:
+            if self._thread_wait is not None:
+                return self._thread_wait.join(SLICE)
+            self._inner.wait(SLICE)
+        except RuntimeError as error:
+            return self._settle(error)
+        return True
+
+    def _settle(self, error: RuntimeError) -> bool:
+        """A slice that ran out looks like a failure; only a completed operation's own error is one."""
+        if self._thread_wait is None and not self._inner.is_completed():
+            return False
+        if self._thread_wait is None:
+            try:
+                self._inner.wait(SLICE)
+            except RuntimeError as own:
+                error = own
+            else:
+                return True
+        self._fail(str(error))
+        return False
+
+    def _fail(self, message: str) -> None:
+        first_line = message.splitlines()[0] if message else "no message"
+        self._group.escape.failed(first_line)
+        raise CollectiveFailed(first_line)
+
+    def _finish(self) -> None:
+        if self._after is not None:
+            self._after()
+            self._after = None
+        self._done = True
+        self._group.completed(self._inner)
+
+
+class _ThreadWait:
+    def __init__(self, work: dist.Work) -> None:
+        self._error: RuntimeError | None = None
+        self._thread = threading.Thread(target=self._run, args=(work,), name="everstep-p2p", daemon=True)
+        self._thread.start()
+
+    def _run(self, work: dist.Work) -> None:
+        try:
+            work.wait()
+        except RuntimeError as error:
+            self._error = error
+
+    def join(self, limit: timedelta) -> bool:
+        self._thread.join(limit.total_seconds())
+        if self._thread.is_alive():
+            return False
+        if self._error is not None:
+            raise self._error
+        return True
+
+
+class GuardedGroup(dist.ProcessGroup):
+    """A process group of one generation. ``inner`` does the work; this object decides how long anybody waits for it."""
+
+    def __init__(self, inner: dist.ProcessGroup, rank: int, size: int, escape: Escape) -> None:
+        super().__init__(rank, size)
+        self.escape = escape
+        self._inner: dist.ProcessGroup | None = inner
+        self._rank = rank
+        self._size = size
+        self._name = ""
+        self._pending: dict[int, dist.Work] = {}
+        self._futures: _FutureThread | None = None
+
+    def rank(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return self._size
+
+    getRank = rank  # noqa: N815, the C++ side looks these names up
+    getSize = size  # noqa: N815
+
+    def getBackendName(self) -> str:  # noqa: N802, the C++ side looks this name up
+        return "everstep"
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    def _set_group_desc(self, name: str) -> None:
+        """Torch describes groups for its flight recorder, which a Python group has not."""
+
+    @property
+    def group_name(self) -> str:
+        return self._name
+
+    @property
+    def group_desc(self) -> str:
+        return self._name
+
+    def _get_backend(self, device: torch.device) -> Any:
+        return self._live()._get_backend(device)  # noqa: SLF001
+
+    def _reduce_scatter_base(self, output: torch.Tensor, source: torch.Tensor, options: Any = None) -> GuardedWork:
+        """As gloo does it, an all-reduce of a copy of which the own part is kept; gloo's own Work never reports completion."""
+        whole = source.clone()
+        reduce_options = dist.AllreduceOptions()
+        if options is not None:
+            reduce_options.reduceOp = options.reduceOp
+        work = self._live().allreduce([whole], reduce_options)
+        return self._guard(work, after=lambda: output.copy_(whole.view(self._size, -1)[self._rank].view_as(output)))
+
+    reduce_scatter_single = _reduce_scatter_base
+
+    def abort(self) -> None:
+        self.escape.cut()
+        self.shutdown()
+
+    def shutdown(self) -> None:
+        """Lets go of the inner group without waiting for it; later use of this object raises GroupRetired."""
+        inner, self._inner = self._inner, None
+        if self._futures is not None:
+            self._futures.stop()
+        if inner is not None:
+            bury(inner, list(self._pending.values()))
+        self._pending = {}
+
+    def future_of(self, work: GuardedWork) -> torch.futures.Future[Any]:
+        if self._futures is None:
+            self._futures = _FutureThread()
+        return self._futures.future_of(work)
+
+    def completed(self, work: dist.Work) -> None:
+        self._pending.pop(id(work), None)
+
+    def _live(self) -> dist.ProcessGroup:
+        if self._inner is None:
+            raise GroupRetired
+        return self._inner
+
+    def _guard(self, work: dist.Work, *, point_to_point: bool = False, after: Callable[[], None] | None = None) -> GuardedWork:
+        self._pending[id(work)] = work
+        return GuardedWork(work, self, point_to_point=point_to_point, after=after)
+
+    def _start(self, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> dist.Work:
+        work = getattr(self._live(), name)(*args, **options)
+        if _is_on_accelerator(args):
+            # NCCL's wait only orders streams, and one with a time-out aborts; there the fence is a real abort.
+            return work
+        return self._guard(work, point_to_point=name in _POINT_TO_POINT)
+
+
+def _is_on_accelerator(args: tuple[Any, ...]) -> bool:
+    first = args[0] if args else None
+    while isinstance(first, list | tuple) and first:
+        first = first[0]
+    return isinstance(first, torch.Tensor) and first.device.type != "cpu"
+
+
+def _forward(name: str) -> Callable[..., dist.Work]:
+    def collective(self: GuardedGroup, *args: Any, **options: Any) -> dist.Work:
+        return self._start(name, args, options)  # noqa: SLF001
+
+    collective.__name__ = name
+    return collective
+
+
+for _name in _COLLECTIVES:
+    if hasattr(dist.ProcessGroup, _name):
+        setattr(GuardedGroup, _name, _forward(_name))
+
+
+class _FutureThread:
+    """Completes futures in the order in which their collectives were started, each wait under the rules of GuardedWork.
+
+    The future must fail as a C++ error: an exception set from Python would reach the reducer of DDP as a value without tensors.
+    ``then`` turns an exception of its callback into such an error, hence the detour.
+    """
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[tuple[GuardedWork, torch.futures.Future[Any], list[BaseException]] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="everstep-futures", daemon=True).start()
+
+    def future_of(self, work: GuardedWork) -> torch.futures.Future[Any]:
+        done: torch.futures.Future[Any] = torch.futures.Future()
+        errors: list[BaseException] = []
+
+        def value(_: torch.futures.Future[Any]) -> Any:
+            if errors:
+                message = f"collective failed: {errors[0] or type(errors[0]).__name__}"
+                raise CollectiveFailed(message)
+            return work.value()
+
+        answer = done.then(value)
+        self._queue.put((work, done, errors))
+        return answer
+
+    def stop(self) -> None:
+        self._queue.put(None)
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            work, done, errors = item
+            try:
+                work.wait()
+            except BaseException as error:  # noqa: BLE001, it is handed to whoever waits on the future
+                errors.append(error)
+            done.set_result(None)
+
+
+def bury(inner: dist.ProcessGroup, works: list[dist.Work]) -> None:
+    """Keeps a group alive in a thread until its works are complete: destroying it earlier blocks the caller until they time out."""
+    grave: list[Any] = [inner, works]
+    del inner, works
+
+    def rest() -> None:
+        while not all(work.is_completed() for work in grave[1]):
+            time.sleep(0.05)
+        grave.clear()
+
+    threading.Thread(target=rest, name="everstep-burial", daemon=True).start()

@@ -1,0 +1,144 @@
+"""The rank's side of the rendezvous: a client that gives way at once, and a ``torch.distributed.Store`` on top of it.
+
+No TCPStore anywhere: its waits cannot be left, and its shared server was seen to stop answering some clients for a minute.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from everstep.errors import RendezvousFailed, RendezvousRefused
+from everstep.protocol import Generation
+
+from .fence import Fence
+
+_SLICE_S = 0.02
+_LONGEST_READ = 1 << 16
+
+
+class Superseded(Exception):
+    """A newer generation exists: this meeting will not take place."""
+
+
+class RendezvousClient:
+    """One connection to the generation's space. Calls may come from several threads; they take turns."""
+
+    def __init__(self, generation: Generation, is_superseded: Callable[[], bool], fence: Fence, patience_s: float) -> None:
+        self._generation = generation
+        self._is_superseded = is_superseded
+        self._fence = fence
+        self._patience_s = patience_s
+        self._lock = threading.Lock()
+        self._connection: socket.socket | None = None
+        self._unread = b""
+
+    def request(self, op: str, **members: Any) -> Any:
+        """Raises Superseded, RendezvousRefused or RendezvousFailed."""
+        with self._lock:
+            deadline = time.monotonic() + self._patience_s
+            if self._connection is None:
+                self._open(deadline)
+            return self._exchange({"op": op, **members}, deadline)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _open(self, deadline: float) -> None:
+        host, _, port = self._generation.rendezvous.rpartition(":")
+        while self._connection is None:
+            self._give_way(deadline)
+            try:
+                connection = socket.create_connection((host, int(port)), timeout=1.0)
+            except OSError:
+                time.sleep(_SLICE_S)
+                continue
+            self._connection = self._fence.exempt(connection)
+        self._unread = b""
+        opening = {"op": "open", "job": self._generation.job, "generation": self._generation.number, "token": self._generation.token}
+        try:
+            self._exchange(opening, deadline)
+        except BaseException:
+            self.close()
+            raise
+
+    def _exchange(self, message: dict[str, Any], deadline: float) -> Any:
+        try:
+            self._connected().sendall(json.dumps(message).encode() + b"\n")
+            answer = json.loads(self._line(deadline))
+        except (OSError, ValueError) as error:
+            self.close()
+            message_text = f"rendezvous at {self._generation.rendezvous}: {error}"
+            raise RendezvousFailed(message_text) from error
+        if answer.get("error") == "superseded":
+            raise Superseded
+        if "error" in answer:
+            raise RendezvousRefused(f"rendezvous at {self._generation.rendezvous}: {answer['error']}: {answer.get('message', '')}")
+        return answer["value"]
+
+    def _line(self, deadline: float) -> bytes:
+        while b"\n" not in self._unread:
+            readable, _, _ = select.select([self._connected()], [], [], _SLICE_S)
+            if readable:
+                received = self._connected().recv(_LONGEST_READ)
+                if not received:
+                    raise ConnectionError("the server has closed the connection")
+                self._unread += received
+            else:
+                self._give_way(deadline)
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line
+
+    def _give_way(self, deadline: float) -> None:
+        if self._is_superseded():
+            self.close()
+            raise Superseded
+        if time.monotonic() > deadline:
+            self.close()
+            raise RendezvousFailed(f"rendezvous at {self._generation.rendezvous}: no answer within {self._patience_s:.0f} s")
+
+    def _connected(self) -> socket.socket:
+        if self._connection is None:
+            raise ConnectionError("not connected")
+        return self._connection
+
+
+class RendezvousStore(dist.Store):
+    """What torch and gloo see. Values are bytes; every wait is bounded by the client's patience and left on a newer generation."""
+
+    def __init__(self, client: RendezvousClient) -> None:
+        super().__init__()
+        self._client = client
+
+    def set(self, key: str, value: str | bytes) -> None:
+        raw = value.encode() if isinstance(value, str) else bytes(value)
+        self._client.request("set", key=key, value=base64.b64encode(raw).decode())
+
+    def get(self, key: str) -> bytes:
+        return base64.b64decode(self._client.request("get", key=key))
+
+    def add(self, key: str, amount: int) -> int:
+        return int(self._client.request("add", key=key, amount=amount))
+
+    def check(self, keys: list[str]) -> bool:
+        return bool(self._client.request("check", keys=list(keys)))
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:  # noqa: ARG002, the client's patience is shorter
+        self._client.request("wait", keys=list(keys))
+
+    def delete_key(self, key: str) -> bool:
+        return bool(self._client.request("delete", key=key))
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """The patience is the client's; torch would set half an hour here."""

@@ -1,0 +1,35 @@
+"""What the environment tells a training process. Read once, in ``everstep.init``."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``socket_path`` is None outside of a job: then the process is a run of its own, of one rank."""
+
+    job: str
+    process: str
+    socket_path: str | None
+    address: str
+    seed: int
+    expected_world_size: int | None
+    faults_path: str | None
+
+
+def read(environment: Mapping[str, str] | None = None) -> Settings:
+    seen = os.environ if environment is None else environment
+    expected = int(seen.get("WORLD_SIZE") or 0)
+    return Settings(
+        job=seen.get("EVERSTEP_JOB_ID", "local"),
+        process=seen.get("EVERSTEP_PROCESS_ID", f"{socket.gethostname()}-{os.getpid()}"),
+        socket_path=seen.get("EVERSTEP_SOCKET") or None,
+        address=seen.get("EVERSTEP_NODE_ADDRESS", "127.0.0.1"),
+        seed=int(seen.get("EVERSTEP_SEED", "0")),
+        expected_world_size=expected or None,
+        faults_path=seen.get("EVERSTEP_FAULTS") or None,
+    )

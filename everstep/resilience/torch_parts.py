@@ -1,0 +1,37 @@
+"""The private parts of torch on which the runtime relies, checked once, at import.
+
+A missing part must stop the process before training starts: found only during a recovery, it would cost the job.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from everstep.errors import UnsupportedTorch
+
+TESTED_VERSION = "2.13.0"
+
+_REQUIRED: tuple[tuple[object, str, str], ...] = (
+    (DistributedDataParallel, "_update_process_group", "torch.nn.parallel.DistributedDataParallel"),
+    (dist.Reducer, "_reset_state", "torch.distributed.Reducer"),
+    (dist.Reducer, "_update_process_group", "torch.distributed.Reducer"),
+    (dist.ProcessGroup, "_register_backend", "torch.distributed.ProcessGroup"),
+    (dist.ProcessGroup, "_set_default_backend", "torch.distributed.ProcessGroup"),
+    (dist.ProcessGroupGloo, "_Options", "torch.distributed.ProcessGroupGloo"),
+    (dist.ProcessGroupGloo, "_set_default_timeout", "torch.distributed.ProcessGroupGloo"),
+    (dist.ProcessGroupGloo, "create_device", "torch.distributed.ProcessGroupGloo"),
+    (dist.Backend, "register_backend", "torch.distributed.Backend"),
+)
+
+
+def check() -> None:
+    """Raises UnsupportedTorch naming torch's version and the first attribute that is missing."""
+    for owner, attribute, name in _REQUIRED:
+        if not hasattr(owner, attribute):
+            message = (
+                f"torch {torch.__version__} has no {name}.{attribute}, which in-place recovery needs; "
+                f"Everstep is tested with torch {TESTED_VERSION}"
+            )
+            raise UnsupportedTorch(message)

@@ -1,0 +1,144 @@
+"""The thread that keeps a training process in touch with its agent.
+
+It hears of newer generations, and then first of all fires the fence, so that a rank that waits in a collective comes free at once.
+It never blocks the training thread: what that has to say is queued, and told again when the agent has restarted.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from everstep.protocol import PROTOCOL_VERSION, Generation, ToAgent, ToProcess
+
+_RECONNECT_S = 0.05
+_RETOLD_STEPS = 64
+_LONGEST_READ = 1 << 16
+
+
+class Watcher:
+    """``newest`` is the newest generation heard of, member or not."""
+
+    def __init__(self, socket_path: str, process: str, on_newer: Callable[[], None]) -> None:
+        self.newest: Generation | None = None
+        self.is_dismissed = False
+        self._path = socket_path
+        self._process = process
+        self._on_newer = on_newer
+        self._news = threading.Condition()
+        self._lock = threading.Lock()
+        self._outbox: collections.deque[dict[str, Any]] = collections.deque()
+        self._standing: dict[str, dict[str, Any]] = {}
+        self._steps: collections.deque[dict[str, Any]] = collections.deque(maxlen=_RETOLD_STEPS)
+        self._place: tuple[int, int | None] = (0, None)
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._idle = threading.Event()
+        threading.Thread(target=self._run, name="everstep-watcher", daemon=True).start()
+
+    @property
+    def newest_number(self) -> int:
+        newest = self.newest
+        return newest.number if newest else 0
+
+    def stands_at(self, generation: int, step: int | None) -> None:
+        """Where this process is; said in HELLO when the agent has restarted."""
+        self._place = (generation, step)
+
+    def tell(self, kind: ToAgent, **members: Any) -> None:
+        """Queues a message. The latest of each kind is told again to a restarted agent, of steps the latest few."""
+        message = {"type": str(kind), **members}
+        with self._lock:
+            if kind is ToAgent.PROGRESS:
+                self._steps.append(message)
+            else:
+                self._standing[kind] = message
+            self._outbox.append(message)
+        os.eventfd_write(self._wake, 1)
+
+    def withdraw(self, kind: ToAgent) -> None:
+        """What was told is no longer so, and is not to be told again."""
+        with self._lock:
+            self._standing.pop(kind, None)
+
+    def wait_newer(self, than: int, limit_s: float) -> bool:
+        """Waits until a newer generation is known or the process is dismissed. False when the time ran out."""
+        with self._news:
+            return self._news.wait_for(lambda: self.is_dismissed or self.newest_number > than, limit_s)
+
+    def flush(self, limit_s: float) -> None:
+        """Waits, boundedly, until everything queued has been handed to the socket. For last words before the process ends."""
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline and (self._outbox or not self._idle.is_set()):
+            time.sleep(0.002)
+
+    def _run(self) -> None:
+        while True:
+            with contextlib.suppress(OSError, ValueError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as agent:
+                agent.connect(self._path)
+                self._greet()
+                self._converse(agent)
+            time.sleep(_RECONNECT_S)
+
+    def _greet(self) -> None:
+        generation, step = self._place
+        hello = {
+            "type": str(ToAgent.HELLO),
+            "process": self._process,
+            "pid": os.getpid(),
+            "generation": generation,
+            "step": step,
+            "protocol": PROTOCOL_VERSION,
+        }
+        with self._lock:
+            self._outbox.clear()
+            self._outbox.extend([hello, *self._standing.values(), *self._steps])
+
+    def _converse(self, agent: socket.socket) -> None:
+        agent.setblocking(False)
+        unread, unsent = b"", b""
+        while True:
+            with self._lock:
+                while self._outbox:
+                    unsent += json.dumps(self._outbox.popleft()).encode() + b"\n"
+            unsent = unsent[_send(agent, unsent) :]
+            (self._idle.clear if unsent else self._idle.set)()
+            readable, _, _ = select.select([agent, self._wake], [agent] if unsent else [], [], None)
+            if self._wake in readable:
+                os.eventfd_read(self._wake)
+            if agent in readable:
+                received = agent.recv(_LONGEST_READ)
+                if not received:
+                    return
+                *lines, unread = (unread + received).split(b"\n")
+                for line in lines:
+                    self._hear(json.loads(line))
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        kind = message.get("type")
+        if kind == ToProcess.DISMISS:
+            self.is_dismissed = True
+        elif kind == ToProcess.GENERATION:
+            generation = Generation.from_wire(message["generation"])
+            if generation.number <= self.newest_number:
+                return
+            self.newest = generation
+            self._on_newer()
+        with self._news:
+            self._news.notify_all()
+
+
+def _send(agent: socket.socket, unsent: bytes) -> int:
+    if not unsent:
+        return 0
+    try:
+        return agent.send(unsent)
+    except BlockingIOError:
+        return 0
