@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from fastapi import FastAPI
@@ -41,9 +41,9 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
     return app
 
 
-def _lifespan(services: Services, engine: Engine) -> object:
+def _lifespan(services: Services, engine: Engine) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         await run_in_threadpool(_store_bootstrap, services)
         yield
         engine.dispose()

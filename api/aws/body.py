@@ -54,12 +54,12 @@ _NAMES: tuple[tuple[type | tuple[type, ...], str], ...] = (
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
-        message = f"member {twice!r} is given twice"
-        raise ValueError(message)
+    members: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in members:
+            message = f"member {name!r} is given twice"
+            raise ValueError(message)
+        members[name] = value
     return members
 
 

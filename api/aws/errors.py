@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy.exc import OperationalError, TimeoutError as PoolExhausted
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import TimeoutError as PoolExhausted
 
 from api import sigv4
 from api.aws.body import Unreadable

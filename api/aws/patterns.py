@@ -1,6 +1,6 @@
-"""The model's patterns are Java's; this reads them as Python's.
+r"""The model's patterns are Java's; this reads them as Python's.
 
-Two differences matter: Java's ``\\w \\d \\s`` are ASCII, and it has Unicode classes (``\\p{L}``). A model pattern holds for the whole string.
+Two differences matter: Java's ``\w \d \s`` are ASCII, and it has Unicode classes (``\p{L}``). A model pattern holds for the whole string.
 """
 
 from __future__ import annotations
