@@ -1,0 +1,63 @@
+"""Beats are liveness, not state: they wait in memory for a fifth of a second and are written in one statement."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from models.ids import NodeId
+from models.node.changes import Heartbeat
+
+log = logging.getLogger(__name__)
+
+FLUSH_S = 0.2
+_MIN_INTERVAL_S = 1.0
+_BEATS_PER_S = 1_000
+"""What one API process takes from all its agents together; with more of them, each is asked to beat more slowly."""
+_SEEN_S = 60.0
+
+Write = Callable[[Sequence[Heartbeat]], Awaitable[None]]
+
+
+class Beats:
+    """The beats that are not yet written, one a node: a newer one replaces the older."""
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+        self._waiting: dict[NodeId, Heartbeat] = {}
+        self._population = 0
+        self._seen: set[NodeId] = set()
+        self._seen_until = 0.0
+
+    def add(self, beat: Heartbeat) -> float:
+        """Keeps a beat and returns the seconds until the node's next."""
+        self._waiting[beat.node_id] = beat
+        self._seen.add(beat.node_id)
+        return self.interval_s
+
+    @property
+    def interval_s(self) -> float:
+        return max(_MIN_INTERVAL_S, max(self._population, len(self._seen)) / _BEATS_PER_S)
+
+    async def run(self) -> None:
+        """Writes what has gathered, until cancelled."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            await asyncio.sleep(FLUSH_S)
+            await self.flush()
+            if clock() > self._seen_until:
+                self._population, self._seen, self._seen_until = len(self._seen), set(), clock() + _SEEN_S
+
+    async def flush(self) -> None:
+        """One statement for all. What cannot be written goes back, unless something newer has come meanwhile."""
+        taken, self._waiting = self._waiting, {}
+        if not taken:
+            return
+        try:
+            await self._write(tuple(taken.values()))
+        except SQLAlchemyError as error:
+            log.warning("%d beats could not be written and wait: %s", len(taken), type(error).__name__)
+            self._waiting = taken | self._waiting

@@ -1,0 +1,202 @@
+"""What a node's agent may do: register, tell, listen. Every function is one transaction of the caller's session.
+
+Locks are taken in the order node, job (sorted), process, which is the order of ``models.move``.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from everstep import protocol
+from models.access.secrets import boot_token
+from models.cluster.table import InstanceGroup
+from models.directive import changes as directive_changes
+from models.directive import queries as directive_queries
+from models.directive.states import DirectiveState
+from models.directive.table import Directive
+from models.errors import DomainError, Unauthenticated
+from models.ids import JobId, NodeId, ProcessId, digest, new_token
+from models.job import queries as job_queries
+from models.job import reports as job_reports
+from models.job.states import ProcessState
+from models.job.table import Job
+from models.move import wake
+from models.node import changes as node_changes
+from models.node.states import NodeState
+from models.node.table import Node
+
+_STREAM = "stream"
+"""The fact that names a node's newest directive stream: an older one that closes later must not report the node as cut off."""
+
+
+class NodeGone(DomainError):
+    """This node is gone: end everything that runs on it, and yourself."""
+
+
+class OtherBoot(DomainError):
+    """Another start of this node's agent has registered since; register again."""
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """Who registered, and what it is told."""
+
+    node_id: NodeId
+    welcome: protocol.Welcome
+
+
+@dataclass(frozen=True)
+class Line:
+    """One directive, ready for the stream."""
+
+    id: int
+    wire: dict[str, Any]
+
+
+def register(session: Session, told: protocol.Registration, *, master_key: bytes, beat_interval_s: float, now: datetime) -> Arrived:
+    """Lets an agent in, and compares what runs on its node with what should.
+
+    The boot token is good for one boot of the agent, which may repeat itself: the answer may have been lost. A restarted agent shows its
+    node token, and keeps it.
+
+    Raises:
+        Unauthenticated: unknown instance, wrong token, or a boot token that another boot has used up.
+        NodeGone: the node has been released.
+    """
+    node = _lock(session, Node.instance_id == told.instance_id)
+    node_token = _node_token(node, told, master_key)
+    is_new_boot = node.boot != told.boot
+    arrival = node_changes.Arrival(
+        boot=told.boot,
+        address=told.address,
+        rendezvous_port=told.rendezvous_port,
+        facts={"agent_version": told.version, "vcpus": told.vcpus, "memory_mib": told.memory_mib},
+    )
+    node_changes.report_registered(session, node, arrival, node_token=node_token, now=now)
+    _take_inventory(session, node, told.processes, is_new_boot=is_new_boot, now=now)
+    uri, script = _lifecycle(session, node)
+    return Arrived(node.id, protocol.Welcome(node_token, beat_interval_s, lifecycle_uri=uri, lifecycle_script=script))
+
+
+def identify(session: Session, token: str, *, lock: bool = False) -> Node:
+    """The node whose agent holds this token.
+
+    Raises:
+        Unauthenticated: nobody's token, or one that has been replaced.
+        NodeGone: the node has been released.
+    """
+    return _lock(session, Node.node_token_digest == digest(token), lock=lock)
+
+
+def open_stream(session: Session, token: str, *, now: datetime) -> tuple[NodeId, str]:
+    """A directive stream begins. Returns its node, and the name under which it is to be closed."""
+    node = identify(session, token, lock=True)
+    name = new_token()
+    node.facts = {**node.facts, _STREAM: name}
+    node_changes.report_stream(session, node, is_open=True, now=now)
+    _wake_jobs(session, node, now)
+    return node.id, name
+
+
+def close_stream(session: Session, node_id: NodeId, name: str, *, now: datetime) -> None:
+    """A directive stream has ended. Nothing happens if the node has a newer one: then it has only been replaced."""
+    node = session.scalars(select(Node).where(Node.id == node_id).with_for_update(key_share=True)).one()
+    if node.facts.get(_STREAM) != name or node.state is NodeState.GONE:
+        return
+    node_changes.report_stream(session, node, is_open=False, now=now)
+    _wake_jobs(session, node, now)
+
+
+def assignments(session: Session, node_id: NodeId) -> list[Line]:
+    """All that the node should run, oldest first."""
+    return [Line(row.id, {"id": row.id, "assignment": row.assignment}) for row in directive_queries.current(session, node_id)]
+
+
+def deliver(session: Session, ids: Sequence[int], *, now: datetime) -> None:
+    """These directives have been written to their stream."""
+    directive_changes.report_delivered(session, ids, now=now)
+
+
+def undelivered(session: Session, node_ids: Sequence[NodeId]) -> list[NodeId]:
+    """Which of these nodes have a directive that no stream has carried yet."""
+    wanted = select(Directive.node_id).where(Directive.state == DirectiveState.ISSUED, Directive.node_id.in_(node_ids))
+    return list(session.scalars(wanted.distinct()))
+
+
+def report_beats(session: Session, beats: Sequence[node_changes.Heartbeat]) -> None:
+    node_changes.report_beats(session, beats)
+
+
+def _lock(session: Session, which: Any, *, lock: bool = True) -> Node:
+    wanted = select(Node).where(which)
+    node = session.scalars(wanted.with_for_update(key_share=True) if lock else wanted).one_or_none()
+    if node is None:
+        raise Unauthenticated
+    if node.state is NodeState.GONE:
+        raise NodeGone
+    return node
+
+
+def _node_token(node: Node, told: protocol.Registration, master_key: bytes) -> str:
+    """The token that the agent is to use from now on: the one it has shown, or a new one for the boot token."""
+    if node.node_token_digest is not None and hmac.compare_digest(node.node_token_digest, digest(told.token)):
+        return told.token
+    is_boot_token = hmac.compare_digest(boot_token(master_key, node.id).encode(), told.token.encode())
+    if not is_boot_token or node.boot not in (None, told.boot):
+        raise Unauthenticated
+    return new_token()
+
+
+def _take_inventory(
+    session: Session, node: Node, told: Sequence[protocol.ProcessReport], *, is_new_boot: bool, now: datetime
+) -> None:
+    """Facts from the inventory. What should be alive and is not listed has exited while nobody watched.
+
+    That conclusion is drawn for a fresh boot alone: an agent that registers again has the exit in its queue, with its code.
+    What is listed and not wanted ends with the next assignments.
+    """
+    wanted = {process.id: process for process in job_queries.on_node(session, node.id)}
+    _lock_jobs(session, {process.job_id for process in wanted.values()})
+    for report in told:
+        if report.process in wanted:
+            report_process(session, report, now=now)
+    if not is_new_boot:
+        return
+    missing = set(wanted) - {report.process for report in told}
+    for process_id in sorted(missing):
+        if wanted[process_id].state is not ProcessState.WANTED:
+            job_reports.report_process(session, ProcessId(process_id), ProcessState.EXITED, now=now)
+
+
+def report_process(session: Session, report: protocol.ProcessReport, *, now: datetime) -> None:
+    facts = {"pid": report.pid, "exit_code": report.exit_code, "signal": report.signal, "tail": report.tail}
+    known = {name: value for name, value in facts.items() if value is not None}
+    job_reports.report_process(session, ProcessId(report.process), ProcessState(report.status.value), now=now, **known)
+
+
+def _lifecycle(session: Session, node: Node) -> tuple[str | None, str | None]:
+    if node.lifecycle_done:
+        return None, None
+    spec = session.scalars(select(InstanceGroup.spec).where(InstanceGroup.id == node.group_id)).one()
+    config = spec.get("LifeCycleConfig") or {}
+    return config.get("SourceS3Uri"), config.get("OnCreate")
+
+
+def _wake_jobs(session: Session, node: Node, now: datetime) -> None:
+    """The node's jobs take its stream for a witness of life: their plans want to know at once."""
+    for job in _lock_jobs(session, {process.job_id for process in job_queries.on_node(session, node.id)}):
+        wake(session, job, now=now)
+
+
+def _lock_jobs(session: Session, job_ids: set[JobId]) -> Sequence[Job]:
+    """Locks jobs in one order, so that two nodes which share two jobs cannot wait for each other."""
+    if not job_ids:
+        return ()
+    return session.scalars(select(Job).where(Job.id.in_(job_ids)).order_by(Job.id).with_for_update(key_share=True)).all()
