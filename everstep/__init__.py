@@ -10,11 +10,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .client import client
     from .resilience import Checkpointer, Run, State, init, resilient
 
-__all__ = ["Checkpointer", "Run", "State", "init", "resilient"]
+__all__ = ["Checkpointer", "Run", "State", "client", "init", "resilient"]
 
-_HOMES = dict.fromkeys(__all__, "everstep.resilience")
+_HOMES = dict.fromkeys(__all__, "everstep.resilience") | {"client": "everstep.client"}
 
 
 def __getattr__(name: str) -> Any:
