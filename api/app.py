@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from sqlalchemy import Engine
 from starlette.concurrency import run_in_threadpool
 
+from api.agents import door
 from api.auth import store_bootstrap
 from api.aws import dispatch
 from api.deps import Services
@@ -37,15 +38,17 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
     app.state.services = services
     app.router.routes.insert(0, dispatch.route(settings.master_key))
     app.include_router(health.router)
+    app.include_router(door.router, include_in_schema=False)  # described by a document of its own: openapi/agent.json
     errors.install(app)
     return app
 
 
 def _lifespan(services: Services, engine: Engine) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await run_in_threadpool(_store_bootstrap, services)
-        yield
+        async with door.open_door(app):
+            yield
         engine.dispose()
 
     return lifespan
