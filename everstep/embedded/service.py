@@ -23,8 +23,8 @@ class Service:
     needs: tuple[str, ...] = ()
     """Services that have to be ready before this one is started, at first and after each crash."""
     prepare: Callable[[], None] = field(default=_nothing)
-    why_not_ready: Callable[[], str | None] = field(default=_nothing)
-    """None: ready. The default takes a running process for a ready one."""
+    why_not_ready: Callable[[], str | None] | None = None
+    """Answers None when the service is ready. A service that cannot be asked is ready when the whole stack is."""
     finish: Callable[[], None] = field(default=_nothing)
     is_task: bool = False
     """It does its work and ends; status 0 makes it ready, any other fails the start of the stack."""

@@ -104,7 +104,7 @@ def control_plane(root: Path, home: Home, port: int, env: Mapping[str, str], ser
         flags = ("--without-mingle", "--without-gossip", "--loglevel", "INFO")
         argv = ("celery", "-A", "workers.app", "worker", "-Q", queue, "-n", f"{queue}@%h", "-c", str(_WORKER_SLOTS), *flags)
         # Cold shutdown when the supervisor has died: tasks are leased and done again, but an old worker must not linger.
-        return Service(f"worker-{queue}", python(*argv, on_parent_death=SIGQUIT), needs)
+        return Service(f"worker-{queue}", python(*argv, on_parent_death=SIGQUIT), needs, poll_seconds=0.1)
 
     uvicorn = ("uvicorn", "--factory", "api.app:create_app", "--host", "127.0.0.1", "--port", str(port), "--no-access-log")
     beat = ("celery", "-A", "workers.app", "beat", "--schedule", str(schedule), "--pidfile=", "--loglevel", "INFO")
@@ -121,8 +121,8 @@ def control_plane(root: Path, home: Home, port: int, env: Mapping[str, str], ser
         worker("fast"),
         worker("slow"),
         # A beat that was killed may leave half a schedule, which it cannot read; due times are cheap to work out again.
-        Service("beat", python(*beat), needs, prepare=lambda: _remove(schedule)),
-        Service("relay", python("workers.relay"), needs),
+        Service("beat", python(*beat), needs, prepare=lambda: _remove(schedule), poll_seconds=0.1),
+        Service("relay", python("workers.relay"), needs, poll_seconds=0.1),
     ]
 
 

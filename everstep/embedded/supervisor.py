@@ -24,6 +24,7 @@ _FIRST_BACKOFF_SECONDS = 0.1
 _LONGEST_BACKOFF_SECONDS = 5.0
 _HEALTHY_AFTER_SECONDS = 10.0
 _TRIES_BEFORE_READY = 3
+_GATE_POLL_SECONDS = 0.1
 _KILLED_AFTER_SECONDS = 10.0
 
 Tell = Callable[[str, ServiceState], None]
@@ -61,6 +62,7 @@ class Supervisor:
         self._start_seconds = start_seconds
         self._running = {service.name: _Running(service, ServiceState()) for service in services}
         self._stop = asyncio.Event()
+        self._gate_passed = asyncio.Event()
         self._failure: asyncio.Future[None] | None = None
 
     async def run(self, on_ready: Callable[[], None]) -> None:
@@ -94,10 +96,14 @@ class Supervisor:
         try:
             async with asyncio.timeout(self._start_seconds):
                 for running in self._running.values():
-                    await running.ready.wait()
+                    if running.service.is_task or running.service.why_not_ready:
+                        await running.ready.wait()
                 while why := await asyncio.to_thread(self._gate):
-                    self._say_why(why)
-                    await asyncio.sleep(0.1)
+                    self._tell("stack", ServiceState(Phase.STARTING, why=why))
+                    await asyncio.sleep(_GATE_POLL_SECONDS)
+                self._gate_passed.set()
+                for running in self._running.values():
+                    await running.ready.wait()
         except TimeoutError:
             raise StackError(self._why_too_slow()) from None
 
@@ -146,16 +152,20 @@ class Supervisor:
             self._set(running, Phase.CRASHED, _how_it_ended(status))
 
     async def _await_ready(self, running: _Running) -> None:
+        service = running.service
         while not running.ended.is_set():
-            why = await asyncio.to_thread(running.service.why_not_ready)
+            if service.why_not_ready:
+                why = await asyncio.to_thread(service.why_not_ready)
+            else:
+                why = None if self._gate_passed.is_set() else "ready when work flows through all of the stack"
             if why is None:
-                await asyncio.to_thread(running.service.finish)
+                await asyncio.to_thread(service.finish)
                 running.ready.set()
                 self._set(running, Phase.READY)
                 return
             running.state.why = why
             with suppress(TimeoutError):
-                await asyncio.wait_for(running.ended.wait(), running.service.poll_seconds)
+                await asyncio.wait_for(running.ended.wait(), service.poll_seconds)
 
     def _check_patience(self, running: _Running) -> None:
         """Before the stack was ever ready, a service that keeps dying will go on doing so: tell, do not hide it."""
@@ -211,9 +221,6 @@ class Supervisor:
         running.state.phase, running.state.why = phase, why
         write(self._home, self._state)
         self._tell(running.service.name, running.state)
-
-    def _say_why(self, why: str) -> None:
-        self._tell("stack", ServiceState(Phase.STARTING, why=why))
 
     def _why_too_slow(self) -> str:
         waiting = [
