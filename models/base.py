@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
-from sqlalchemy import BigInteger, DateTime, Enum, Integer, MetaData, String, Text
+from sqlalchemy import BigInteger, DateTime, Dialect, Enum, Integer, MetaData, String, Text, TypeDecorator
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from models import ids
+from models.text import storable
 
 _IDS = (
     ids.AccessKeyId,
@@ -30,6 +31,16 @@ def _values(states: type[StrEnum]) -> list[str]:
     return [state.value for state in states]
 
 
+class Words(TypeDecorator[str]):
+    """Text that may come from anywhere: what Postgres cannot hold is replaced, so that no fact is refused for one character."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
+        return None if value is None else storable(value)
+
+
 class Base(DeclarativeBase):
     """Constraint names are derived, so that a migration can name what it drops."""
 
@@ -42,15 +53,15 @@ class Base(DeclarativeBase):
             "pk": "pk_%(table_name)s",
         }
     )
-    type_annotation_map = {  # noqa: RUF012  (SQLAlchemy reads a plain class attribute)
-        str: Text,
+    type_annotation_map: ClassVar[dict[Any, Any]] = {
+        str: Words,
         int: BigInteger,
         datetime: DateTime(timezone=True),
         dict[str, Any]: JSONB,
         list[Any]: JSONB,
         # Text, not a native enum: a new state is a migration of the table's rows, never of a type.
         StrEnum: Enum(StrEnum, native_enum=False, length=32, values_callable=_values),
-        **dict.fromkeys(_IDS, Text),
+        **dict.fromkeys(_IDS, Words),
     }
 
 

@@ -31,19 +31,19 @@ class IllegalMove(DomainError):
 
 
 class Immutable(DomainError):
-    """Updating fields {member} on {where} not supported"""
+    """Updating fields {member} on {where} not supported"""  # noqa: D415
 
 
 class Invalid(DomainError):
-    """{message}"""
+    """{message}"""  # noqa: D415
 
 
 class Unsupported(DomainError):
-    """{member} is not supported by this control plane yet. {remedy}"""
+    """{member} is not supported by this control plane yet. {remedy}"""  # noqa: D415
 
 
 class LimitExceeded(DomainError):
-    """{what} would be {wanted}; the limit is {limit}. {remedy}"""
+    """{what} would be {wanted}; the limit is {limit}. {remedy}"""  # noqa: D415
 
 
 class StaleLease(DomainError):

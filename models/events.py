@@ -52,7 +52,7 @@ class Event(Base):
     at: Mapped[datetime]
 
 
-def record(  # noqa: PLR0913  (an event is a wide fact)
+def record(
     session: Session,
     name: str,
     description: str,

@@ -6,14 +6,17 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import or_, select, update
+from sqlalchemy import case, func, null, or_, select, update
 from sqlalchemy.orm import Session
 
 from models.errors import StaleLease
 from models.notify import nudge
+from models.session import locked
 
 Table = Any
 """A mapped class with the ``Leased`` columns and an ``id``."""
+
+_MOMENT = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True)
@@ -30,13 +33,15 @@ class Lease:
 def take(session: Session, table: Table, row_id: str, *, owner: str, now: datetime, span: timedelta) -> Lease | None:
     """Takes the lease, or returns None if the row is gone or another worker holds it. Counts the attempt before the work.
 
-    ``reconcile_at`` moves to the lease's end: whoever wakes the row meanwhile writes another time there, which ``settle`` sees.
+    The row is parked until just after the lease's end: whoever wakes it meanwhile writes another time there, which ``settle`` sees.
     """
     until = now + span
     taken = session.execute(
         update(table)
         .where(table.id == row_id, or_(table.lease_until.is_(None), table.lease_until <= now))
-        .values(fence=table.fence + 1, lease_owner=owner, lease_until=until, reconcile_at=until, attempts=table.attempts + 1)
+        .values(
+            fence=table.fence + 1, lease_owner=owner, lease_until=until, reconcile_at=_parked(until), attempts=table.attempts + 1
+        )
         .returning(table.fence, table.attempts)
     ).one_or_none()
     return None if taken is None else Lease(table.KIND, row_id, taken.fence, taken.attempts, until)
@@ -50,7 +55,7 @@ def settle(session: Session, table: Table, lease: Lease, *, again_at: datetime |
     """
     check(session, table, lease)
     row = session.execute(select(table).where(table.id == lease.row_id).execution_options(populate_existing=True)).scalar_one()
-    woken = row.reconcile_at != lease.until
+    woken = row.reconcile_at != _parked(lease.until)
     row.lease_owner = None
     row.lease_until = None
     row.attempts = 0
@@ -65,19 +70,31 @@ def check(session: Session, table: Table, lease: Lease) -> None:
     """Locks the row for the rest of the transaction.
 
     Raises:
-        StaleLease: the lease has passed on.
+        StaleLease: the lease has passed on, or the row is gone.
     """
-    fence = session.execute(
-        select(table.fence).where(table.id == lease.row_id).with_for_update(key_share=True)
-    ).scalar_one_or_none()
+    fence = session.execute(locked(select(table.fence).where(table.id == lease.row_id))).scalar_one_or_none()
     if fence != lease.token:
         raise StaleLease(kind=lease.kind, name=lease.row_id, token=lease.token)
 
 
 def give_back(session: Session, table: Table, lease: Lease, *, again_at: datetime) -> None:
-    """Gives a lease back after a failure, keeping the count of attempts. Does nothing if the lease has passed on."""
+    """Gives a lease back after a failure, keeping the count of attempts. Does nothing if the lease has passed on.
+
+    A row that was woken meanwhile does not wait until ``again_at``; the next sweep finds it. It is not nudged: a row whose attempts fail
+    and wake it would be tried without a pause.
+    """
+    reconcile_at = case(
+        (table.reconcile_at.is_(None), null()),
+        (table.reconcile_at == _parked(lease.until), again_at),
+        else_=func.least(table.reconcile_at, again_at),
+    )
     session.execute(
         update(table)
         .where(table.id == lease.row_id, table.fence == lease.token)
-        .values(lease_owner=None, lease_until=None, reconcile_at=again_at)
+        .values(lease_owner=None, lease_until=None, reconcile_at=reconcile_at)
     )
+
+
+def _parked(until: datetime) -> datetime:
+    """Where ``reconcile_at`` stands while a lease runs. A time that no clock tells, lest a wake at the lease's very end go unseen."""
+    return until + _MOMENT

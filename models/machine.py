@@ -38,13 +38,13 @@ class Machine(Generic[S]):
     def next(self, state: S) -> frozenset[S]:
         return frozenset(self._table[state])
 
-    def event(self, old: S, new: S) -> str:
-        """The event that leads from old to new.
+    def event(self, old: S, new: S, *, name: str = "") -> str:
+        """The event that leads from old to new; ``name`` is for the error.
 
         Raises:
             IllegalMove: there is no such edge.
         """
-        self.check(old, new)
+        self.check(old, new, name=name)
         return self._table[old][new]
 
     def check(self, old: S, new: S, *, name: str = "") -> None:

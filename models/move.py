@@ -41,7 +41,7 @@ def advance(machine: Machine[S], row: Part, new: S, *, now: datetime) -> str:
     Raises:
         IllegalMove: the machine has no such edge. Nothing is changed.
     """
-    event = machine.event(row.state, new)
+    event = machine.event(row.state, new, name=str(getattr(row, "name", None) or getattr(row, "id", "")))
     row.state = new
     if isinstance(row, Timed):
         row.state_since = now

@@ -1,19 +1,31 @@
-"""Engines and units of work."""
+"""Engines, units of work, and the one way to lock rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, Select, create_engine
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
+from models.text import dumps
+
 Sessions = sessionmaker[Session]
+Rows = TypeVar("Rows")
 
 
 def connect(database_url: str, *, pool_size: int = 8) -> Engine:
     """An engine on Postgres (``postgresql+psycopg://…``). No overflow: a burst waits for a connection, it does not open a hundred."""
-    return create_engine(database_url, pool_size=pool_size, max_overflow=0, pool_pre_ping=True, connect_args={"connect_timeout": 5})
+    return create_engine(
+        database_url,
+        pool_size=pool_size,
+        max_overflow=0,
+        pool_pre_ping=True,
+        connect_args={"connect_timeout": 5},
+        json_serializer=dumps,
+    )
 
 
 def sessions(engine: Engine) -> Sessions:
@@ -25,3 +37,19 @@ def unit_of_work(factory: Sessions) -> Iterator[Session]:
     """One transaction: committed at the end of the block, rolled back if the block raises."""
     with factory() as session, session.begin():
         yield session
+
+
+def locked(statement: Select[Rows]) -> Select[Rows]:
+    """The same rows, locked until the transaction ends, as they are once the lock is held.
+
+    Without ``populate_existing`` a row that the session had read before would keep the values of that time, and a decision under the lock
+    would rest on them. The lock is NO KEY UPDATE: a stronger one would make an insert that merely refers to the row wait, against the
+    order of locks, and deadlock.
+    """
+    return statement.with_for_update(key_share=True).execution_options(populate_existing=True)
+
+
+def breaks(error: IntegrityError, constraint: str) -> bool:
+    """Whether it was this constraint, or unique index, that refused."""
+    diagnosis = getattr(error.orig, "diag", None)
+    return diagnosis is not None and diagnosis.constraint_name == constraint

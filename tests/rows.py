@@ -7,16 +7,23 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from models.access.changes import request_key
+from models.access.table import AccessKey
+from models.cluster import changes as cluster_changes
 from models.cluster import queries as clusters
 from models.cluster.changes import ClusterSpec, GroupSpec, request_cluster
+from models.cluster.states import ClusterState
 from models.cluster.table import Cluster
 from models.ids import InstanceId
+from models.job import changes as job_changes
 from models.job.changes import JobSpec, request_job
+from models.job.states import JobState
 from models.job.table import Job
 from models.node.changes import Arrival, report_registered, settle_launched, settle_node, settle_wanted_node
 from models.node.states import NodeState
 from models.node.table import Node
 
+MASTER_KEY = bytes(range(32))
 NOW = datetime(2031, 5, 1, 12, 0, tzinfo=UTC)
 
 
@@ -56,3 +63,16 @@ def job(session: Session, of: Cluster, name: str = "j1", **changes: Any) -> Job:
     """A queued job that wants two nodes with a process each, and no spare."""
     wish = {"replicas": 2, "processes_per_node": 1, "spares": 0, "max_restarts": 3, "spec": {"command": ["python", "train.py"]}}
     return request_job(session, JobSpec(name=name, cluster_id=of.id, **(wish | changes)), now=NOW)
+
+
+def settle_job(session: Session, of: Job, state: JobState) -> None:
+    job_changes.settle_job(session, of, state, why="The test says so.", now=NOW)
+
+
+def access_key(session: Session, key_id: str, secret: str = "secret", *, master_key: bytes = MASTER_KEY) -> AccessKey:
+    request_key(session, key_id, secret, account_id="123456789012", master_key=master_key, now=NOW)
+    return session.get_one(AccessKey, key_id)
+
+
+def settle_cluster(session: Session, of: Cluster, state: ClusterState) -> None:
+    cluster_changes.settle_cluster(session, of, state, why="The test says so.", now=NOW)

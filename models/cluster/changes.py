@@ -16,12 +16,13 @@ from models import events
 from models.cluster import queries
 from models.cluster.states import CLUSTER, GROUP, ClusterState, GroupState
 from models.cluster.table import Cluster, InstanceGroup, Tag
-from models.errors import AlreadyExists
+from models.errors import AlreadyExists, NotFound
 from models.events import About, Level
 from models.ids import cluster_arn, new_cluster_id, new_group_id, new_operation_id
 from models.move import advance, move, wake
 from models.operation.states import OPERATION, OperationState
 from models.operation.table import Operation
+from models.session import breaks
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,9 @@ def request_cluster(session: Session, spec: ClusterSpec, *, region: str, account
         with session.begin_nested():
             session.add(cluster)
     except IntegrityError as error:
-        raise AlreadyExists(kind="Cluster", name=spec.name) from error
+        if breaks(error, "uq_cluster_live_name"):
+            raise AlreadyExists(kind="Cluster", name=spec.name) from error
+        raise
     for position, group in enumerate(spec.groups):
         _add_group(session, cluster, group, position, now)
     put_tags(session, cluster.arn, spec.tags)
@@ -88,7 +91,11 @@ def request_update(
 ) -> None:
     """Merges the wish into a locked cluster: listed groups are changed or added by name, others stay as they are.
 
-    A classic cluster goes to updating; a continuous one stays in service. Raises IllegalMove if the cluster may not be updated now.
+    A classic cluster goes to updating; a continuous one stays in service.
+
+    Raises:
+        NotFound: a group that is to be deleted does not exist.
+        IllegalMove: the cluster, or a listed group, may not be updated now.
     """
     present = {group.name: group for group in queries.groups(session, cluster.id)}
     changes = {}
@@ -101,6 +108,8 @@ def request_update(
             )
             changes[spec.name] = _counts(0, spec.count, spec.min_count)
     for name in to_delete:
+        if name not in present:
+            raise NotFound(kind="Instance group", name=name)
         if present[name].state is not GroupState.DELETING:
             advance(GROUP, present[name], GroupState.DELETING, now=now)
         changes[name] = _counts(present[name].target_count, 0, 0)
@@ -109,7 +118,7 @@ def request_update(
     if changes:
         _start_operation(session, cluster, changes, now)
     _record(session, cluster, "update requested", f"Update of cluster {cluster.name} started.", now)
-    if cluster.is_continuous and cluster.state is not ClusterState.FAILED:
+    if cluster.is_continuous and cluster.state is ClusterState.IN_SERVICE:
         wake(session, cluster, now=now)
     else:
         move(session, CLUSTER, cluster, ClusterState.UPDATING, now=now)
@@ -139,7 +148,12 @@ def settle_group(session: Session, cluster: Cluster, group: InstanceGroup, new: 
     """Concludes a group's state. In service, its specification becomes what a rollback returns to."""
     advance(GROUP, group, new, now=now)
     if new is GroupState.IN_SERVICE:
-        group.settled = {"target_count": group.target_count, "min_count": group.min_count, "spec": group.spec}
+        group.settled = {
+            "instance_type": group.instance_type,
+            "target_count": group.target_count,
+            "min_count": group.min_count,
+            "spec": group.spec,
+        }
     level = {GroupState.FAILED: Level.ERROR, GroupState.DEGRADED: Level.WARN}.get(new, Level.INFO)
     events.record(
         session,
@@ -161,6 +175,7 @@ def settle_rollback(group: InstanceGroup, *, now: datetime) -> None:
         if group.state is not GroupState.DELETING:
             advance(GROUP, group, GroupState.DELETING, now=now)
         return
+    group.instance_type = group.settled["instance_type"]
     group.target_count = group.settled["target_count"]
     group.min_count = group.settled["min_count"]
     group.spec = group.settled["spec"]
@@ -212,7 +227,9 @@ def _change_group(group: InstanceGroup, spec: GroupSpec, now: datetime) -> dict[
     group.min_count = spec.min_count
     group.instance_type = spec.instance_type
     group.spec = spec.spec
-    if is_resized and group.state not in (GroupState.CREATING, GroupState.UPDATING):
+    # A failed group is tried again, whatever was changed; one that is going away refuses, whatever was asked.
+    is_moved = is_resized or group.state in (GroupState.FAILED, GroupState.DELETING)
+    if is_moved and group.state not in (GroupState.CREATING, GroupState.UPDATING):
         advance(GROUP, group, GroupState.UPDATING, now=now)
     return before
 

@@ -13,6 +13,7 @@ from models.cluster.states import ClusterState, GroupState
 from models.cluster.table import Cluster, InstanceGroup, Tag
 from models.errors import NotFound
 from models.paging import Cut, Page, page
+from models.session import locked
 
 
 def find(session: Session, name_or_arn: str, *, lock: bool = False) -> Cluster:
@@ -24,7 +25,7 @@ def find(session: Session, name_or_arn: str, *, lock: bool = False) -> Cluster:
     wanted = select(Cluster).where(
         or_(Cluster.name == name_or_arn, Cluster.arn == name_or_arn), Cluster.state != ClusterState.DELETED
     )
-    row = session.scalars(wanted.with_for_update(key_share=True) if lock else wanted).one_or_none()
+    row = session.scalars(locked(wanted) if lock else wanted).one_or_none()
     if row is None:
         raise NotFound(kind="Cluster", name=name_or_arn)
     return row

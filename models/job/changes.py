@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from sqlalchemy import or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -17,6 +18,7 @@ from models.ids import ClusterId, NodeId, new_job_id, new_process_id, new_token
 from models.job.states import ENDED, JOB, PROCESS, JobState, ProcessState
 from models.job.table import Generation, Job, JobProcess
 from models.move import advance, move, wake
+from models.session import breaks, locked
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,9 @@ def request_job(session: Session, wish: JobSpec, *, now: datetime) -> Job:
         with session.begin_nested():
             session.add(job)
     except IntegrityError as error:
-        raise AlreadyExists(kind="Job", name=wish.name) from error
+        if breaks(error, "uq_job_live_name"):
+            raise AlreadyExists(kind="Job", name=wish.name) from error
+        raise
     record(session, job, "job submitted", f"Job {job.name} was submitted.", now)
     wake(session, job, now=now)
     return job
@@ -76,11 +80,12 @@ def request_stop(session: Session, job: Job, *, now: datetime) -> None:
 
 
 def settle_job(session: Session, job: Job, new: JobState, *, why: str, now: datetime) -> None:
-    """Concludes a job's state. The caller has checked its lease in this transaction."""
+    """Concludes a job's state. The caller has checked its lease in this transaction. Ended, its processes are to end as well."""
     if new is JobState.FORMING and job.started_at is None:
         job.started_at = now
     if new in ENDED:
         job.ended_at = now
+        job.halted_at = job.halted_at or now
     if new is JobState.FAILED and job.failure is None:
         job.failure = why
     job.why = why
@@ -116,7 +121,7 @@ def settle_given_up(session: Session, job: Job, process: JobProcess, *, why: str
         record(session, job, "process lost", f"Rank {process.rank} ({process.id}) is given up: {why}", now, level=Level.WARN)
 
 
-def settle_generation(  # noqa: PLR0913  (a generation is a wide fact)
+def settle_generation(
     session: Session,
     job: Job,
     members: Sequence[JobProcess],
@@ -129,7 +134,8 @@ def settle_generation(  # noqa: PLR0913  (a generation is a wide fact)
     job.generation += 1
     job.recoveries = max(0, job.generation - 1)
     ranks = {process.id: rank for rank, process in enumerate(members)}
-    for process in session.query(JobProcess).where(JobProcess.job_id == job.id, JobProcess.state.in_(PROCESS.live)):
+    counted = or_(JobProcess.state.in_(PROCESS.live), JobProcess.id.in_(ranks))
+    for process in session.scalars(locked(select(JobProcess).where(JobProcess.job_id == job.id, counted).order_by(JobProcess.id))):
         process.rank = ranks.get(process.id)
         if process.state is ProcessState.FINISHED and process.id in ranks:
             advance(PROCESS, process, ProcessState.READY, now=now)
@@ -150,12 +156,23 @@ def settle_generation(  # noqa: PLR0913  (a generation is a wide fact)
     return generation
 
 
+def settle_halt(session: Session, job: Job, *, now: datetime) -> None:
+    """Its processes are to end from now on; saying so again changes nothing."""
+    job.halted_at = job.halted_at or now
+    session.flush()
+
+
+def settle_restarts(job: Job, restarts: int) -> None:
+    """How many processes user code has brought down so far."""
+    job.restarts = restarts
+
+
 def settle_why(job: Job, why: str) -> None:
     """What the job waits for, in words."""
     job.why = why
 
 
-def record(  # noqa: PLR0913  (an event is a wide fact)
+def record(
     session: Session,
     job: Job,
     name: str,

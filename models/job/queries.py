@@ -10,12 +10,13 @@ from sqlalchemy.orm import Session
 from models.errors import NotFound
 from models.job.states import ALIVE, ENDED
 from models.job.table import Generation, Job, JobProcess, Step
+from models.session import locked
 
 
 def get(session: Session, job_id: str, *, lock: bool = False) -> Job:
     """Raises NotFound."""
     wanted = select(Job).where(Job.id == job_id)
-    row = session.scalars(wanted.with_for_update(key_share=True) if lock else wanted).one_or_none()
+    row = session.scalars(locked(wanted) if lock else wanted).one_or_none()
     if row is None:
         raise NotFound(kind="Job", name=job_id)
     return row
@@ -58,7 +59,7 @@ def generations(session: Session, job_id: str) -> list[Generation]:
 
 def generation(session: Session, job_id: str, number: int, *, lock: bool = False) -> Generation | None:
     wanted = select(Generation).where(Generation.job_id == job_id, Generation.number == number)
-    return session.scalars(wanted.with_for_update(key_share=True) if lock else wanted).one_or_none()
+    return session.scalars(locked(wanted) if lock else wanted).one_or_none()
 
 
 def steps(session: Session, job_id: str, *, after: int = -1, limit: int = 100_000) -> Sequence[Step]:

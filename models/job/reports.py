@@ -1,7 +1,8 @@
 """What agents report of a job's processes. Facts only: each wakes the job, whose plan concludes.
 
-Every report may come twice, late, or about a process that no longer counts; all of that changes nothing.
-Locks are taken in the order job, process: the reconciler does the same, so the two cannot deadlock.
+Every report may come twice, late, after one that was told later, or about a process that has been given up. What was learned once is not
+learned again, nothing goes backwards, and the rows end the same whatever the order (tests/models/job/test_report_orders.py).
+Locks are taken in the order job, process, generation: the reconciler does the same, so the two cannot deadlock.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from models.events import Level
 from models.job import queries
 from models.job.changes import record
-from models.events import Level
 from models.job.states import PROCESS, ProcessState
 from models.job.table import Generation, Job, JobProcess, Step
 from models.move import advance, wake
+from models.session import locked
+
+_COURSE = (ProcessState.WANTED, ProcessState.STARTED, ProcessState.READY, ProcessState.FINISHED, ProcessState.EXITED)
+"""The way of a process as it is reported. Being called back is a conclusion: a late READY must not undo FINISHED."""
 
 
 @dataclass(frozen=True)
@@ -46,20 +51,26 @@ class Committed:
 
 
 def report_process(session: Session, process_id: str, new: ProcessState, *, now: datetime, **facts: Any) -> None:
-    """A process has started, is ready, or has exited; ``facts`` are columns of the process (pid, exit_code, signal, tail)."""
+    """A process has started, is ready, or has exited; ``facts`` are columns of the process (pid, exit_code, signal, tail, failure).
+
+    A fact that is known already stays as it was first told.
+    """
     job, process = _lock(session, process_id)
-    if job is None or process is None or new not in PROCESS.next(process.state):
+    if job is None or process is None:
         return
-    for name, value in facts.items():
+    news = {name: value for name, value in facts.items() if value is not None and getattr(process, name) is None}
+    for name, value in news.items():
         setattr(process, name, value)
-    advance(PROCESS, process, new, now=now)
-    wake(session, job, now=now)
+    if _reach(process, new, now) or news:
+        wake(session, job, now=now)
 
 
 def report_broken(session: Session, process_id: str, generation: int, *, message: str, now: datetime) -> None:
-    """A collective of the generation failed in this live process."""
+    """A collective of the job's current generation failed in this live process."""
     job, process = _lock(session, process_id)
-    if job is None or process is None or generation <= process.broken or process.state not in PROCESS.live:
+    if job is None or process is None or process.state not in PROCESS.live:
+        return
+    if generation != job.generation or generation <= process.broken:
         return
     process.broken = generation
     process.broken_at = now
@@ -68,58 +79,49 @@ def report_broken(session: Session, process_id: str, generation: int, *, message
 
 
 def report_reformed(session: Session, process_id: str, reform: Reform, *, now: datetime) -> None:
-    """A process has joined a generation and holds its state. The last one to say so closes the forming."""
+    """A member has joined a generation and holds its state. The last one to say so closes the forming."""
     job, process = _lock(session, process_id)
-    if job is None or process is None or reform.generation <= process.reformed or process.state not in PROCESS.live:
+    if job is None or process is None:
         return
-    process.reformed = reform.generation
-    process.step = reform.step
     generation = queries.generation(session, job.id, reform.generation, lock=True)
-    if generation is not None:
-        generation.reports = {
-            **generation.reports,
-            str(reform.rank): {
-                "process": process.id,
-                "source": reform.source,
-                "bytes_moved": reform.bytes_moved,
-                "step": reform.step,
-                "phases": dict(reform.phases),
-            },
-        }
-        if len(generation.reports) == len(generation.members) and generation.formed_at is None:
-            _close_forming(job, generation, now)
-    wake(session, job, now=now)
+    if generation is None or list(generation.members[reform.rank : reform.rank + 1]) != [process.id]:
+        return
+    is_first = str(reform.rank) not in generation.reports
+    if is_first:
+        _join(session, generation, process.id, reform, now)
+    if reform.generation > process.reformed:
+        process.reformed = reform.generation
+        process.step = reform.step
+        _reach(process, ProcessState.READY, now)
+    if is_first:
+        wake(session, job, now=now)
 
 
 def report_progress(session: Session, job_id: str, generation_number: int, steps: Sequence[Committed]) -> None:
-    """Steps that rank 0 has committed. The number is the key: a step that is told twice is counted once."""
-    job = session.scalars(select(Job).where(Job.id == job_id).with_for_update(key_share=True)).one_or_none()
-    if job is None or not steps:
+    """Steps that rank 0 has committed. The number is the key: a step that is told twice, or done again, is counted once."""
+    job = session.scalars(locked(select(Job).where(Job.id == job_id))).one_or_none()
+    generation = queries.generation(session, job_id, generation_number, lock=True)
+    if job is None or generation is None or not steps:
         return
     fresh = _insert_steps(session, job, generation_number, steps)
-    generation = queries.generation(session, job_id, generation_number)
-    if generation is not None and generation.first_step_at is None:
-        in_it = [step.at for step in steps if generation.step is None or step.number >= generation.step]
-        generation.first_step_at = min(in_it, default=None)
-    if fresh:
-        job.productive_s += sum(step.seconds for step in fresh)
-        job.step = max(job.step, fresh[-1].number + 1)
-        known = [step.loss for step in fresh if step.loss is not None]
-        if known:
-            job.loss_first = known[0] if job.loss_first is None else job.loss_first
-            job.loss_last = known[-1]
+    job.productive_s += sum(step.seconds for step in fresh)
+    job.step = max([job.step, *(step.number + 1 for step in fresh)])
+    if any(step.loss is not None for step in fresh):
+        job.loss_first, job.loss_last = _outer_losses(session, job)
+    _note_steps(session, job, generation, steps)
     session.flush()
 
 
 def report_finished(session: Session, process_id: str, generation: int, *, step: int, digest: str | None, now: datetime) -> None:
     """A member has done all its steps and waits to be dismissed."""
     job, process = _lock(session, process_id)
-    if job is None or process is None or process.state is not ProcessState.READY or generation != job.generation:
+    if job is None or process is None or generation != job.generation:
         return
+    process.reformed = max(process.reformed, generation)
     process.step = step
     process.digest = digest
-    advance(PROCESS, process, ProcessState.FINISHED, now=now)
-    wake(session, job, now=now)
+    if _reach(process, ProcessState.FINISHED, now):
+        wake(session, job, now=now)
 
 
 def report_failed(session: Session, process_id: str, *, traceback: str, now: datetime) -> None:
@@ -129,30 +131,74 @@ def report_failed(session: Session, process_id: str, *, traceback: str, now: dat
         return
     process.failure = traceback
     wake(session, job, now=now)
-    record(
-        session, job, "user code failed", f"Rank {process.rank}: {traceback.strip().splitlines()[-1][:300]}", now, level=Level.ERROR
-    )
+    last_line = (traceback.strip().splitlines() or ["no traceback"])[-1]
+    record(session, job, "user code failed", f"Rank {process.rank}: {last_line[:300]}", now, level=Level.ERROR)
 
 
 def _lock(session: Session, process_id: str) -> tuple[Job, JobProcess] | tuple[None, None]:
-    """The process and its job, both locked; nothing if the process was never wanted."""
+    """The process and its job, both locked; nothing if the process was never wanted or has been given up."""
     job_id = session.scalar(select(JobProcess.job_id).where(JobProcess.id == process_id))
     if job_id is None:
         return None, None
     job = queries.get(session, job_id, lock=True)
-    process = session.scalars(select(JobProcess).where(JobProcess.id == process_id).with_for_update(key_share=True)).one()
-    session.refresh(process)
-    return job, process
+    process = session.scalars(locked(select(JobProcess).where(JobProcess.id == process_id))).one()
+    return (None, None) if process.state is ProcessState.LOST else (job, process)
 
 
-def _close_forming(job: Job, generation: Generation, now: datetime) -> None:
-    generation.formed_at = now
-    generation.step = max(int(report["step"]) for report in generation.reports.values())
-    generation.steps_lost = max(0, job.step - generation.step)
+def _reach(process: JobProcess, new: ProcessState, now: datetime) -> bool:
+    """Moves a process forward to a state. False if it has been there, or further, already."""
+    if _COURSE.index(new) <= _COURSE.index(process.state):
+        return False
+    if new is ProcessState.FINISHED and process.state is not ProcessState.READY:
+        advance(PROCESS, process, ProcessState.READY, now=now)
+    advance(PROCESS, process, new, now=now)
+    return True
+
+
+def _join(session: Session, generation: Generation, process_id: str, reform: Reform, now: datetime) -> None:
+    told = {
+        "process": process_id,
+        "source": reform.source,
+        "bytes_moved": reform.bytes_moved,
+        "step": reform.step,
+        "phases": dict(reform.phases),
+    }
+    generation.reports = {**generation.reports, str(reform.rank): told}
+    # Members agree on the step before they report, so the first to tell it tells it for all.
+    generation.step = max(reform.step, generation.step or 0)
+    if len(generation.reports) == len(generation.members):
+        generation.formed_at = now
+    _count_losses(session, generation.job_id)
+
+
+def _note_steps(session: Session, job: Job, generation: Generation, steps: Sequence[Committed]) -> None:
+    """When a generation's first step was committed, and how far it came."""
+    # A step rolled forward in the reform is told by the new generation, but is no step of its training.
+    own = [step.at for step in steps if generation.step is None or step.number >= generation.step]
+    if own:
+        generation.first_step_at = min([*own, *([generation.first_step_at] if generation.first_step_at else [])])
+    generation.reached = max([generation.reached or 0, *(step.number + 1 for step in steps)])
+    if generation.number < job.generation:
+        _count_losses(session, job.id)
+
+
+def _count_losses(session: Session, job_id: str) -> None:
+    """How many committed steps each generation has to do again: where those before it came, less where it goes on.
+
+    Told from the generations alone, because reports of an old generation may come after the new one has formed.
+    """
+    session.flush()
+    position = 0
+    for generation in queries.generations(session, job_id):
+        if generation.step is not None:
+            generation.steps_lost = max(0, position - generation.step)
+            position = generation.step
+        position = max(position, generation.reached or 0)
 
 
 def _insert_steps(session: Session, job: Job, generation: int, steps: Sequence[Committed]) -> list[Committed]:
-    """Inserts the steps that are new and returns them, in order."""
+    """Inserts the steps that are new and returns them."""
+    by_number = {step.number: step for step in reversed(steps)}
     rows = [
         {
             "job_id": job.id,
@@ -162,7 +208,13 @@ def _insert_steps(session: Session, job: Job, generation: int, steps: Sequence[C
             "seconds": step.seconds,
             "at": step.at,
         }
-        for step in {step.number: step for step in steps}.values()
+        for step in by_number.values()
     ]
-    inserted = set(session.scalars(insert(Step).values(rows).on_conflict_do_nothing().returning(Step.number)))
-    return sorted((step for step in steps if step.number in inserted), key=lambda step: step.number)
+    inserted = session.scalars(insert(Step).on_conflict_do_nothing().returning(Step.number), rows)
+    return [by_number[number] for number in inserted]
+
+
+def _outer_losses(session: Session, job: Job) -> tuple[float | None, float | None]:
+    """The losses of the first and of the newest step that told one."""
+    known = select(Step.loss).where(Step.job_id == job.id, Step.loss.is_not(None)).limit(1)
+    return session.scalar(known.order_by(Step.number)), session.scalar(known.order_by(Step.number.desc()))

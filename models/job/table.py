@@ -17,7 +17,7 @@ class Job(Leased, Versioned, Timed, Base):
     """A training job. ``spec`` is the job file as it was accepted, defaults filled in.
 
     ``restarts`` counts processes replaced because user code failed (limited by ``max_restarts``); ``recoveries`` counts generations after the
-    first. ``productive_s`` sums the seconds of distinct committed steps;
+    first. ``halted_at`` is when its processes were told to end. ``productive_s`` sums the seconds of distinct committed steps;
     ``why`` says in words what the last plan decided or waits for.
     """
 
@@ -43,6 +43,7 @@ class Job(Leased, Versioned, Timed, Base):
     spares: Mapped[int] = mapped_column(Integer)
     max_restarts: Mapped[int] = mapped_column(Integer)
     stop_requested: Mapped[bool] = mapped_column(default=False)
+    halted_at: Mapped[datetime | None]
     generation: Mapped[int] = mapped_column(Integer, default=0)
     rendezvous_token: Mapped[str]
     step: Mapped[int] = mapped_column(default=0)
@@ -102,7 +103,8 @@ class ProcessLog(Base):
 class Generation(Base):
     """One membership of a job, and the timeline of its forming.
 
-    ``members`` is a list of process ids by rank. ``evidence_at`` is when the first evidence of the cause was seen, ``decided_at`` when the plan
+    ``members`` is a list of process ids by rank. ``step`` is the one it goes on with, ``reached`` the one after the last it is known to have
+    committed, ``steps_lost`` how many it has to do again. ``evidence_at`` is when the first evidence of the cause was seen, ``decided_at`` when the plan
     was settled, ``formed_at`` when the last member had its state, ``first_step_at`` when the next step was committed. ``reports`` maps a
     rank to what it told of its reform (source, bytes, phases).
     """
@@ -114,6 +116,7 @@ class Generation(Base):
     cause: Mapped[str]
     members: Mapped[list[Any]]
     step: Mapped[int | None]
+    reached: Mapped[int | None]
     steps_lost: Mapped[int] = mapped_column(Integer, default=0)
     evidence_at: Mapped[datetime | None]
     decided_at: Mapped[datetime]

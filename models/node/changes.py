@@ -11,12 +11,13 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from models import events
-from models.cluster.table import InstanceGroup
+from models.cluster.table import Cluster, InstanceGroup
 from models.events import About, Level
 from models.ids import ClusterId, InstanceId, LogicalId, NodeId, digest, new_logical_id, new_node_id
 from models.move import move, wake
-from models.node.states import NODE, NodeState
-from models.node.table import Node
+from models.node.states import NODE, HostWord, NodeState
+from models.node.table import Host, Node
+from models.notify import nudge
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,17 @@ class Heartbeat:
     at: datetime
 
 
-def settle_wanted_node(session: Session, group: InstanceGroup, *, logical_id: LogicalId | None = None, now: datetime) -> Node:
-    """Writes the wish for one more host of a group; ``logical_id`` names the place that it takes over."""
+_HOST_WORK = (NodeState.BOOTING, NodeState.SUSPECT, NodeState.RELEASING)
+"""The states that something is to be done for, or asked, at the provider."""
+
+
+def settle_wanted_node(
+    session: Session, group: InstanceGroup, *, logical_id: LogicalId | None = None, failures: int = 0, now: datetime
+) -> Node:
+    """Writes the wish for one more host of a group.
+
+    ``logical_id`` names the place that it takes over; ``failures`` counts the hosts which came to nothing there in a row.
+    """
     node = Node(
         id=new_node_id(),
         cluster_id=group.cluster_id,
@@ -50,13 +60,21 @@ def settle_wanted_node(session: Session, group: InstanceGroup, *, logical_id: Lo
         state=NODE.initial,
         state_since=now,
         instance_type=group.instance_type,
-        facts={},
+        facts={"failures": failures, "is_replacement": logical_id is not None},
         created_at=now,
     )
     session.add(node)
     session.flush()
     wake(session, node, now=now)
+    wake_host(session, node, now=now)
     return node
+
+
+def wake_host(session: Session, node: Node, *, now: datetime) -> None:
+    """Asks the slow lane to look: there is something to do, or to ask, at the provider."""
+    node.host_reconcile_at = now
+    session.flush()
+    nudge(session, Host.KIND, node.id)
 
 
 def settle_unwanted(session: Session, node: Node, *, why: str, now: datetime) -> None:
@@ -75,11 +93,15 @@ def settle_launched(session: Session, node: Node, *, instance_id: InstanceId, ad
     settle_node(session, node, NodeState.BOOTING, why=f"Instance {instance_id} was launched.", now=now)
 
 
-def settle_node(  # noqa: PLR0913  (the reason and its weight belong to the move)
-    session: Session, node: Node, new: NodeState, *, why: str, now: datetime, level: Level = Level.INFO
-) -> None:
-    """Concludes a node's state. The caller has checked its lease in this transaction."""
+def settle_node(session: Session, node: Node, new: NodeState, *, why: str, now: datetime, level: Level = Level.INFO) -> None:
+    """Concludes a node's state. The caller has checked its lease in this transaction.
+
+    The cluster is nudged, not woken: its row comes before a node's in the order of locks.
+    """
     move(session, NODE, node, new, now=now)
+    if new in _HOST_WORK:
+        wake_host(session, node, now=now)
+    nudge(session, Cluster.KIND, node.cluster_id)
     if level is not Level.INFO:
         node.message = why
     record(session, node, f"node {new}", why, now, level=level)
@@ -90,6 +112,32 @@ def settle_lost(session: Session, node: Node, *, witnesses: str, now: datetime) 
     node.lost_because = witnesses
     node.is_wanted = False
     settle_node(session, node, NodeState.RELEASING, why=f"The node is lost: {witnesses}.", now=now, level=Level.WARN)
+
+
+def settle_failed(session: Session, node: Node, *, why: str, now: datetime) -> None:
+    """The host never came to serve. Its place is filled by another one, which remembers how many failed before it."""
+    node.lost_because = why
+    node.is_wanted = False
+    node.facts = {**node.facts, "failures": int(node.facts.get("failures", 0)) + 1}
+    settle_node(session, node, NodeState.RELEASING, why=why, now=now, level=Level.ERROR)
+
+
+def settle_obstacle(session: Session, node: Node, *, why: str, is_for_good: bool, now: datetime) -> None:
+    """The provider cannot launch the host now; a classic cluster gives up on that, a continuous one keeps asking."""
+    told = node.facts.get("obstacle")
+    node.facts = {**node.facts, "obstacle": why, "obstacle_is_for_good": is_for_good}
+    node.message = why
+    if told != why:
+        record(session, node, "launch impossible", why, now, level=Level.ERROR if is_for_good else Level.WARN)
+        nudge(session, Cluster.KIND, node.cluster_id)
+    session.flush()
+
+
+def report_host(session: Session, node: Node, word: HostWord, *, now: datetime) -> None:
+    """What the provider says of the host. One witness among others; the node's plan concludes."""
+    node.host_word = word
+    node.host_word_at = now
+    wake(session, node, now=now)
 
 
 def report_registered(session: Session, node: Node, arrival: Arrival, *, node_token: str, now: datetime) -> None:
@@ -111,7 +159,9 @@ def report_registered(session: Session, node: Node, arrival: Arrival, *, node_to
 
 
 def report_lifecycle(session: Session, node: Node, *, exit_code: int, tail: str, now: datetime) -> None:
-    """The lifecycle script has ended; its exit code and the end of its log are kept for people."""
+    """The lifecycle script has ended; its exit code and the end of its log are kept for people. Once it has succeeded, that is final."""
+    if node.lifecycle_done:
+        return
     node.lifecycle_done = exit_code == 0
     node.facts = {**node.facts, "lifecycle_exit_code": exit_code}
     if exit_code != 0:
@@ -133,9 +183,11 @@ def report_stream(session: Session, node: Node, *, is_open: bool, now: datetime)
 def report_beats(session: Session, beats: Sequence[Heartbeat]) -> None:
     """Writes a batch of beats in one statement. A beat that is older than what is known changes nothing.
 
-    Rows are locked in the order of their ids, so that two API processes flushing at once cannot deadlock.
+    Rows are locked in the order of their ids, so that two API processes flushing at once cannot deadlock. Of several beats of one boot
+    only the newest is written: an UPDATE that met a row twice would take either.
     """
-    ordered = sorted(beats, key=lambda beat: beat.node_id)
+    newest = {(beat.node_id, beat.boot): beat for beat in sorted(beats, key=lambda beat: beat.sequence)}
+    ordered = sorted(newest.values(), key=lambda beat: beat.node_id)
     session.execute(
         text(
             "UPDATE node SET last_seen = GREATEST(node.last_seen, beat.at), beat_sequence = beat.sequence "
@@ -155,9 +207,7 @@ def report_beats(session: Session, beats: Sequence[Heartbeat]) -> None:
     )
 
 
-def record(  # noqa: PLR0913  (an event is a wide fact)
-    session: Session, node: Node, name: str, description: str, now: datetime, *, level: Level = Level.INFO
-) -> None:
+def record(session: Session, node: Node, name: str, description: str, now: datetime, *, level: Level = Level.INFO) -> None:
     """An event about this node."""
     events.record(
         session,

@@ -13,12 +13,13 @@ from models.ids import digest
 from models.node.states import COUNTED, NodeState
 from models.node.table import Node
 from models.paging import Cut, Page, page
+from models.session import locked
 
 
 def get(session: Session, node_id: str, *, lock: bool = False) -> Node:
     """Raises NotFound."""
     wanted = select(Node).where(Node.id == node_id)
-    row = session.scalars(wanted.with_for_update(key_share=True) if lock else wanted).one_or_none()
+    row = session.scalars(locked(wanted) if lock else wanted).one_or_none()
     if row is None:
         raise NotFound(kind="Node", name=node_id)
     return row
@@ -30,10 +31,22 @@ def of_cluster(session: Session, cluster_id: str) -> list[Node]:
     return list(session.scalars(wanted.order_by(Node.created_at, Node.id)))
 
 
+def of_places(session: Session, cluster_id: str) -> list[Node]:
+    """The newest node of every place that a cluster ever had, gone or not: it tells which places are vacant, and why."""
+    wanted = select(Node).where(Node.cluster_id == cluster_id).distinct(Node.group_id, Node.logical_id)
+    return list(session.scalars(wanted.order_by(Node.group_id, Node.logical_id, Node.created_at.desc(), Node.id)))
+
+
+def silent(session: Session, *, before: datetime, limit: int) -> list[str]:
+    """Nodes that serve, as far as we know, and were last heard before that time; those which wait for a look already are left out."""
+    wanted = select(Node.id).where(Node.state == NodeState.READY, Node.last_seen < before, Node.reconcile_at.is_(None))
+    return list(session.scalars(wanted.order_by(Node.id).limit(limit)))
+
+
 def by_instance(session: Session, instance_id: str, *, lock: bool = False) -> Node:
     """The node that is not gone and runs on this instance. Raises NotFound."""
     wanted = select(Node).where(Node.instance_id == instance_id, Node.state != NodeState.GONE)
-    row = session.scalars(wanted.with_for_update(key_share=True) if lock else wanted).one_or_none()
+    row = session.scalars(locked(wanted) if lock else wanted).one_or_none()
     if row is None:
         raise NotFound(kind="Node", name=instance_id)
     return row

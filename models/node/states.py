@@ -53,6 +53,15 @@ NODE = Machine(
     },
 )
 
+
+class HostWord(StrEnum):
+    """What a provider says of a host: the third witness of a loss, beside the agent's silence and its peers' broken collectives."""
+
+    ALIVE = "alive"
+    DEAD = "dead"
+    MISSING = "missing"
+
+
 COUNTED = (_N.READY, _N.SUSPECT, _N.DRAINING, _N.REBOOTING, _N.UPDATING)
 """The states in which a node counts as current in its group."""
 WANTED = (_N.REQUESTED, _N.BOOTING, _N.CHECKING, _N.READY, _N.SUSPECT, _N.REBOOTING, _N.UPDATING)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import ForeignKey, Integer
+from sqlalchemy import BigInteger, ForeignKey, Integer, String
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.base import Base, Leased, Timed, Versioned
 from models.ids import ClusterId, GroupId, InstanceId, LogicalId, NodeId
-from models.node.states import NodeState
+from models.node.states import HostWord, NodeState
 
 
 class Node(Leased, Versioned, Timed, Base):
@@ -18,7 +18,7 @@ class Node(Leased, Versioned, Timed, Base):
 
     ``id`` doubles as the claim by which the provider launches it once only. ``last_seen`` and ``beat_sequence`` are liveness, written in batches
     and never part of a transition; ``stream_lost_at`` is when the directive stream closed, None while it is open or was never opened.
-    ``message`` is sticky: it keeps the last failure's text. ``lost_because`` names the witnesses of a loss, in words.
+    ``host_word`` is what the provider last said of the host. ``message`` is sticky: it keeps the last failure's text. ``lost_because`` names the witnesses of a loss, in words.
     """
 
     __tablename__ = "node"
@@ -48,3 +48,41 @@ class Node(Leased, Versioned, Timed, Base):
     stream_lost_at: Mapped[datetime | None]
     created_at: Mapped[datetime] = mapped_column(index=True)
     launched_at: Mapped[datetime | None]
+    host_fence: Mapped[int] = mapped_column(BigInteger, default=0)
+    host_lease_owner: Mapped[str | None] = mapped_column(String(128))
+    host_lease_until: Mapped[datetime | None]
+    host_reconcile_at: Mapped[datetime | None] = mapped_column(index=True)
+    host_attempts: Mapped[int] = mapped_column(Integer, default=0)
+    host_word: Mapped[HostWord | None]
+    host_word_at: Mapped[datetime | None]
+
+
+_columns = Node.__table__.c
+
+
+class Host(Base):
+    """The same row, seen from the slow lane: what the provider is asked about a node has a lease of its own.
+
+    With one lease for both, a provider that hangs would hold up what is concluded of the node meanwhile. One row, so that one lock guards both.
+    """
+
+    __table__ = Node.__table__
+    __mapper_args__ = {  # noqa: RUF012  (SQLAlchemy reads a plain class attribute)
+        # Columns, not names: a name would mean the node's own lease.
+        "include_properties": (
+            _columns.id,
+            _columns.host_fence,
+            _columns.host_lease_owner,
+            _columns.host_lease_until,
+            _columns.host_reconcile_at,
+            _columns.host_attempts,
+        )
+    }
+    KIND: ClassVar[str] = "host"
+
+    id = _columns.id
+    fence = _columns.host_fence
+    lease_owner = _columns.host_lease_owner
+    lease_until = _columns.host_lease_until
+    reconcile_at = _columns.host_reconcile_at
+    attempts = _columns.host_attempts
