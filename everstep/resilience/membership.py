@@ -96,6 +96,8 @@ class Membership:
         self._construction.register()
         self._server: TransferServer | None = None
         self._ports: list[int] = []
+        self._store: RendezvousStore | None = None
+        """Held here, because C++ holds only its own half: a collected Python half makes torch's calls fail."""
         self._broken: int = 0
         self.has_joined = False
         """A generation was joined inside an update: the training function is to be entered without joining again."""
@@ -233,7 +235,8 @@ class Membership:
 
     def _build(self, generation: Generation, rank: int, escape: _Escape, state: State) -> None:
         client = RendezvousClient(generation, escape.is_superseded, self._fence, CONSTRUCTION_TIMEOUT.total_seconds())
-        store = dist.PrefixStore(f"g{generation.number}", RendezvousStore(client))
+        self._store = RendezvousStore(client)
+        store = dist.PrefixStore(f"g{generation.number}", self._store)
         faults.point("construct")
         with self._fence.around_construction():
             group = self._construction.build(store, rank, generation.world_size, escape)

@@ -1,0 +1,386 @@
+"""Makes what runs on this node match what the control plane has assigned, and tells what became of it.
+
+Level-triggered: an assignment is the whole of a job on this node. A process that is listed and unknown is started, once; one that is not
+listed is ended; a process that has ended is never started again, its id is never used twice. The supervisor may be killed at any moment:
+processes live on, and the next one adopts them from their records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from everstep.protocol import (
+    Assignment,
+    BrokenReport,
+    FailedReport,
+    FinishedReport,
+    Generation,
+    Launch,
+    Process,
+    ProcessReport,
+    ProcessStatus,
+    ProgressReport,
+    ReformedReport,
+    Report,
+    Source,
+    StepReport,
+    ToAgent,
+)
+
+from . import processes
+from .processes import Exit, Exits, Record, Script
+from .ranks import Door
+from .rendezvous import Rendezvous
+from .zygotes import Zygote, ZygoteFailed
+
+_PROGRESS_EVERY_S = 0.2
+_MOST_STEPS_A_REPORT = 200
+
+
+@dataclass
+class _Running:
+    """A process that this node has or had. ``record`` is None while it is being started."""
+
+    job: str
+    record: Record | None = None
+    is_ready: bool = False
+    is_finished: bool = False
+    is_dismissed: bool = False
+    ending: asyncio.Task[None] | None = None
+
+    @property
+    def has_exited(self) -> bool:
+        return self.record is not None and self.record.has_exited
+
+
+class Supervisor:
+    """One per node. All methods are called from one event loop; ``report`` is called from it too and must not block."""
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        address: str,
+        state_dir: Path,
+        report: Callable[[Report], None],
+        environment: Mapping[str, str],
+    ) -> None:
+        self._node_id = node_id
+        self._address = address
+        self._state_dir = state_dir
+        self._report = report
+        self._environment = {**environment, "EVERSTEP_NODE_ID": node_id}
+        self._door = Door(state_dir, self)
+        self._rendezvous = Rendezvous(address)
+        self._exits = Exits(state_dir / "exits.jsonl")
+        self._processes: dict[str, _Running] = {}
+        self._assignments: dict[str, Assignment] = {}
+        self._zygotes: dict[tuple[str, tuple[tuple[str, str], ...]], asyncio.Task[Zygote]] = {}
+        self._steps: dict[tuple[str, int], list[StepReport]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ------------------------------------------------------------ what the agent calls
+
+    async def start(self) -> int:
+        """Opens the socket and the rendezvous, adopts what still runs, and returns the rendezvous port."""
+        self._records.mkdir(parents=True, exist_ok=True)
+        for record in processes.read_records(self._records):
+            self._adopt(record)
+        await self._door.start()
+        kept = self._state_dir / "rendezvous.port"
+        port = await self._rendezvous.start(int(kept.read_text()) if kept.exists() else 0)
+        kept.write_text(str(port))
+        self._run(self._flush_progress())
+        return port
+
+    def inventory(self) -> tuple[ProcessReport, ...]:
+        """Everything that is known of the node's processes, ended ones included until their job no longer lists them."""
+        return tuple(self._process_report(name) for name, running in self._processes.items() if running.record is not None)
+
+    async def apply(self, assignment: Assignment) -> None:
+        """Starts what is missing, hands the generation on, ends what is not listed. Returns before any of it is done."""
+        before = self._assignments.get(assignment.job)
+        if before is not None and _is_older(assignment.generation, before.generation):
+            assignment = replace(assignment, generation=before.generation)
+        self._assignments[assignment.job] = assignment
+        if assignment.generation is not None:
+            self._hand_on(assignment.job, assignment.generation)
+        listed = {process.id for process in assignment.processes}
+        for process in assignment.processes:
+            if process.id not in self._processes:
+                self._processes[process.id] = _Running(assignment.job)
+                self._run(self._launch(process, assignment))
+        for name, running in list(self._processes.items()):
+            if running.job == assignment.job and name not in listed:
+                self._let_go(name, running, assignment.grace_s)
+        if not listed:
+            self._forget_job(assignment.job)
+
+    async def stop(self, grace_s: float) -> None:
+        """Ends everything on the node: asks, then, after ``grace_s``, kills."""
+        for name, running in list(self._processes.items()):
+            self._let_go(name, running, grace_s)
+        await asyncio.gather(*(running.ending for running in self._processes.values() if running.ending), return_exceptions=True)
+        await self.detach()
+
+    async def detach(self) -> None:
+        """Lets go of everything without ending it, as a crash would: processes stay for the next supervisor."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._exits.stop()
+        await self._door.stop()
+        await self._rendezvous.stop()
+        for starting in self._zygotes.values():
+            starting.cancel()
+            if starting.done() and not starting.cancelled() and starting.exception() is None:
+                await starting.result().stop()
+        self._tell_progress()
+
+    # ------------------------------------------------------------ what the processes say (Listener)
+
+    def knows(self, process: str) -> bool:
+        return process in self._processes
+
+    def connected(self, process: str) -> None:
+        running = self._processes[process]
+        assignment = self._assignments.get(running.job)
+        if assignment is not None and assignment.generation is not None:
+            self._door.tell_generation(process, assignment.generation)
+        if running.is_dismissed:
+            self._door.dismiss(process)
+
+    def heard(self, process: str, kind: ToAgent, message: dict[str, Any]) -> None:
+        running = self._processes[process]
+        match kind:
+            case ToAgent.HELLO:
+                pass
+            case ToAgent.READY:
+                if not running.is_ready:
+                    running.is_ready = True
+                    self._report(replace(self._process_report(process), status=ProcessStatus.READY))
+            case ToAgent.PROGRESS:
+                step = StepReport(message["step"], message["seconds"], message["at"], message.get("loss"))
+                self._steps.setdefault((running.job, message["generation"]), []).append(step)
+            case _:
+                running.is_finished = kind is ToAgent.FINISHED
+                self._tell_progress()
+                self._report(_rank_report(running.job, process, kind, message))
+
+    # ------------------------------------------------------------ starting
+
+    @property
+    def _records(self) -> Path:
+        return self._state_dir / "processes"
+
+    def _record_path(self, process: str) -> Path:
+        return self._records / f"{process}.json"
+
+    def _log_path(self, job: str, name: str) -> Path:
+        folder = self._state_dir / "jobs" / job
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{name}.log"
+
+    async def _launch(self, process: Process, assignment: Assignment) -> None:
+        job, launch, log = assignment.job, assignment.launch, self._log_path(assignment.job, process.id)
+        common = processes.launch_environment(self._environment, launch)
+        own = processes.process_environment(process, assignment.generation, launch, job=job, address=self._address)
+        own["EVERSTEP_SOCKET"] = str(self._door.path)
+        own["EVERSTEP_DURABLE_URL"] = self._environment.get("EVERSTEP_OBJECT_STORE_URL", "")
+        script = processes.as_script(launch)
+        try:
+            if script is None or not await self._fork(script, process, launch, common, own, job, log):
+                self._spawn(process, launch, {**common, **own}, job, log)
+        except OSError as error:
+            with log.open("a") as stream:
+                stream.write(f"everstep: cannot start {' '.join(launch.command)}: {error}\n")
+            record = Record(job, process.id, str(log), pid=0, start_time=0)
+            self._processes[process.id].record = record
+            self._ended(process.id, Exit(code=127))
+
+    async def _fork(
+        self, script: Script, process: Process, launch: Launch, common: dict[str, str], own: dict[str, str], job: str, log: Path
+    ) -> bool:
+        """False when there is no zygote to fork from: an interpreter without torch or everstep, say."""
+        request = {
+            "process": process.id,
+            "script": script.path,
+            "arguments": list(script.arguments),
+            "working_dir": launch.working_dir,
+            "env": own,
+            "log": str(log),
+            "record": str(self._record_path(process.id)),
+            "record_members": {"job": job, "process": process.id, "log": str(log)},
+        }
+        try:
+            zygote = await self._zygote(script.interpreter, common, job)
+            pid = await zygote.fork(request)
+        except ZygoteFailed:
+            return False
+        start = processes.start_time(pid) or 0
+        self._started(Record(job, process.id, str(log), pid, start))
+        return True
+
+    def _spawn(self, process: Process, launch: Launch, environment: dict[str, str], job: str, log: Path) -> None:
+        child = processes.spawn(processes.resolved(launch), environment, launch.working_dir, log)
+        record = Record(job, process.id, str(log), child.pid, processes.start_time(child.pid) or 0)
+        record.write(self._record_path(process.id))
+        self._started(record, child)
+
+    async def _zygote(self, interpreter: str, environment: dict[str, str], job: str) -> Zygote:
+        """One for all processes of an (interpreter, environment); they share its start, and its failure."""
+        key = (interpreter, tuple(sorted(environment.items())))
+        if key not in self._zygotes:
+            zygote = Zygote(interpreter, environment, self._log_path(job, "zygote"), self._exits.learn)
+
+            async def started() -> Zygote:
+                await zygote.start()
+                return zygote
+
+            self._zygotes[key] = asyncio.get_running_loop().create_task(started())
+        return await asyncio.shield(self._zygotes[key])
+
+    def _started(self, record: Record, child: Any = None) -> None:
+        running = self._processes[record.process]
+        running.record = record
+        self._report(self._process_report(record.process))
+        self._exits.watch(record.pid, lambda ended: self._ended(record.process, ended), child)
+        if running.is_dismissed:
+            self._let_go(record.process, running, 0.0)
+
+    def _adopt(self, record: Record) -> None:
+        """A process of the supervisor before this one. If it has ended meanwhile, that is told now."""
+        self._processes[record.process] = _Running(record.job, record)
+        if record.is_running():
+            self._exits.watch(record.pid, lambda ended: self._ended(record.process, ended))
+        elif not record.has_exited:
+            self._ended(record.process, self._exits.reaped_by_shepherd(record.pid) or Exit())
+
+    # ------------------------------------------------------------ generations and endings
+
+    def _hand_on(self, job: str, generation: Generation) -> None:
+        self._rendezvous.admit(generation)
+        for name, running in self._processes.items():
+            if running.job == job and not running.has_exited:
+                self._door.tell_generation(name, generation)
+
+    def _ended(self, process: str, ended: Exit) -> None:
+        running = self._processes[process]
+        if running.record is None:
+            return
+        running.record = replace(running.record, has_exited=True, exit_code=ended.code, exit_signal=ended.signal)
+        running.record.write(self._record_path(process))
+        self._tell_progress()
+        self._report(self._process_report(process))
+        assignment = self._assignments.get(running.job)
+        if assignment is not None and all(process != listed.id for listed in assignment.processes):
+            self._forget(process)
+
+    def _let_go(self, process: str, running: _Running, grace_s: float) -> None:
+        if running.has_exited:
+            self._forget(process)
+            return
+        running.is_dismissed = True
+        if running.record is None or running.ending is not None:
+            return  # still being started: it is let go as soon as it exists
+        running.ending = self._run(self._end(process, running.record, grace_s))
+
+    async def _end(self, process: str, record: Record, grace_s: float) -> None:
+        """DISMISS, half of the grace later SIGTERM, at its end SIGKILL. Who does not listen on the socket gets SIGTERM at once."""
+        gone = asyncio.ensure_future(processes.until_gone(record.pid))
+        polite = grace_s / 2 if self._door.is_connected(process) else 0.0
+        self._door.dismiss(process)
+        for number, patience in ((signal.SIGTERM, polite), (signal.SIGKILL, grace_s - polite)):
+            await asyncio.wait([gone], timeout=patience)
+            if gone.done():
+                return
+            processes.kill(record, number)
+        await gone
+
+    def _forget(self, process: str) -> None:
+        self._processes.pop(process, None)
+        self._record_path(process).unlink(missing_ok=True)
+        self._release_zygotes()
+
+    def _forget_job(self, job: str) -> None:
+        """Nothing of it is to run here. Its generation is kept, in case that a late assignment is older than this one."""
+        self._rendezvous.forget(job)
+        if not any(running.job == job for running in self._processes.values()):
+            self._assignments.pop(job, None)
+        self._release_zygotes()
+
+    def _release_zygotes(self) -> None:
+        """Not before the last of their children is gone: a zygote is who knows how they ended."""
+        if not self._processes and not any(assignment.processes for assignment in self._assignments.values()):
+            for starting in self._zygotes.values():
+                self._run(_stop_zygote(starting))
+            self._zygotes = {}
+
+    # ------------------------------------------------------------ reports
+
+    def _process_report(self, process: str) -> ProcessReport:
+        running = self._processes[process]
+        record = running.record
+        if record is None or not record.has_exited:
+            status = ProcessStatus.READY if running.is_ready else ProcessStatus.STARTED
+            return ProcessReport(running.job, process, status, pid=record.pid if record else None)
+        return ProcessReport(
+            running.job,
+            process,
+            ProcessStatus.EXITED,
+            pid=record.pid,
+            exit_code=record.exit_code,
+            signal=record.exit_signal,
+            tail=processes.tail_of(record.log),
+        )
+
+    async def _flush_progress(self) -> None:
+        while True:
+            await asyncio.sleep(_PROGRESS_EVERY_S)
+            self._tell_progress()
+
+    def _tell_progress(self) -> None:
+        waiting, self._steps = self._steps, {}
+        for (job, generation), steps in waiting.items():
+            for first in range(0, len(steps), _MOST_STEPS_A_REPORT):
+                self._report(ProgressReport(job, generation, tuple(steps[first : first + _MOST_STEPS_A_REPORT])))
+
+    def _run(self, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+async def _stop_zygote(starting: asyncio.Task[Zygote]) -> None:
+    await (await starting).stop()
+
+
+def _is_older(one: Generation | None, other: Generation | None) -> bool:
+    return (one.number if one else 0) < (other.number if other else 0)
+
+
+def _rank_report(job: str, process: str, kind: ToAgent, message: dict[str, Any]) -> Report:
+    match kind:
+        case ToAgent.BROKEN:
+            return BrokenReport(job, message["generation"], process, message["message"], message["at"])
+        case ToAgent.REFORMED:
+            return ReformedReport(
+                job,
+                message["generation"],
+                process,
+                message["rank"],
+                message["step"],
+                Source(message["source"]),
+                message["bytes_moved"],
+                message["phases"],
+            )
+        case ToAgent.FINISHED:
+            return FinishedReport(job, process, message["generation"], message["step"], message.get("digest"))
+        case _:
+            return FailedReport(job, process, message["generation"], message["traceback"])

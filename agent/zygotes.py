@@ -1,0 +1,101 @@
+"""The agent's end of a zygote: the process that has torch imported and forks training processes on request."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+_IMPORT_PATIENCE_S = 120.0
+_FORK_PATIENCE_S = 10.0
+_LONGEST_LINE = 1 << 20
+
+
+class ZygoteFailed(Exception):
+    """The zygote could not start, or is gone. The command is then started directly."""
+
+
+class Zygote:
+    """One per (interpreter, environment) on a node. Starts on the first fork."""
+
+    def __init__(self, interpreter: str, environment: Mapping[str, str], log: Path, exited: Callable[[int, int], None]) -> None:
+        self._interpreter = interpreter
+        self._environment = dict(environment)
+        self._log = log
+        self._exited = exited
+        self._ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._forks: dict[str, asyncio.Future[int]] = {}
+        self._writer: asyncio.StreamWriter | None = None
+        self._conversation: asyncio.Task[None] | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+
+    async def start(self) -> None:
+        own, theirs = socket.socketpair()
+        with theirs, self._log.open("ab") as output:
+            self._child = subprocess.Popen(  # noqa: ASYNC220, it returns at once; nothing waits for it here
+                [self._interpreter, "-P", "-m", "everstep.resilience.zygote", str(theirs.fileno())],
+                env=self._environment,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        reader, self._writer = await asyncio.open_connection(sock=own, limit=_LONGEST_LINE)
+        self._conversation = asyncio.get_running_loop().create_task(self._listen(reader))
+
+    async def fork(self, request: dict[str, Any]) -> int:
+        """Returns the pid. Raises ZygoteFailed."""
+        try:
+            async with asyncio.timeout(_IMPORT_PATIENCE_S):
+                await asyncio.shield(self._ready)
+            forked = self._forks[request["process"]] = asyncio.get_running_loop().create_future()
+            if self._writer is None:
+                raise ZygoteFailed
+            self._writer.write(json.dumps(request).encode() + b"\n")
+            async with asyncio.timeout(_FORK_PATIENCE_S):
+                return await forked
+        except (TimeoutError, ConnectionError) as error:
+            raise ZygoteFailed from error
+
+    async def stop(self) -> None:
+        """Closes the socket, upon which the zygote ends. Its children live on."""
+        if self._writer is not None:
+            self._writer.close()
+        if self._conversation is not None:
+            self._conversation.cancel()
+            await asyncio.gather(self._conversation, return_exceptions=True)
+        if self._child is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._end_child, self._child)
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            while line := await reader.readline():
+                self._hear(json.loads(line))
+        for waiting in [self._ready, *self._forks.values()]:
+            if not waiting.done():
+                waiting.set_exception(ZygoteFailed())
+                waiting.exception()  # somebody may not be waiting any more; that is no error
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        if "ready" in message:
+            self._ready.set_result(True)
+        elif "forked" in message:
+            forked = self._forks.pop(message["forked"], None)
+            if forked is not None and not forked.done():
+                forked.set_result(message["pid"])
+        elif "exited" in message:
+            self._exited(message["exited"], message["status"])
+
+    @staticmethod
+    def _end_child(child: subprocess.Popen[bytes]) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(2.0)
+            return
+        child.kill()
+        child.wait()

@@ -1,0 +1,91 @@
+"""The training script of the kill tests. Usage: train.py MODE NOTES UNTIL FAULTS; MODE is ddp or manual, NOTES a folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+import everstep
+from everstep import testing
+
+MODE, NOTES, UNTIL = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+WIDTH = 48
+
+
+class Net(torch.nn.Module):
+    """Residual blocks with dropout, so that wrong randomness would show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inward = torch.nn.Linear(16, WIDTH)
+        self.blocks = torch.nn.ModuleList(
+            torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.GELU(), torch.nn.Dropout(0.1)) for _ in range(3)
+        )
+        self.outward = torch.nn.Linear(WIDTH, 4)
+
+    def forward(self, samples: torch.Tensor) -> torch.Tensor:
+        hidden = self.inward(samples)
+        for number, block in enumerate(self.blocks):
+            hidden = hidden + block(hidden)
+            if number == 1 and hidden.requires_grad:
+                hidden.register_hook(lambda _: testing.point("backward"))
+        return self.outward(hidden)
+
+
+class Samples:
+    """A dataset that is a function of the index."""
+
+    def __len__(self) -> int:
+        return 500
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        generator = torch.Generator().manual_seed(index)
+        return torch.randn(16, generator=generator), torch.randn(4, generator=generator)
+
+
+def note(name: str, **members: object) -> None:
+    with (NOTES / f"{name}-{os.getpid()}.jsonl").open("a") as stream:
+        stream.write(json.dumps(members) + "\n")
+
+
+def main() -> None:
+    testing.arm(sys.argv[4])
+    run = everstep.init()
+    torch.manual_seed(7)
+    net = Net()
+    model = DistributedDataParallel(net, bucket_cap_mb=0.01) if MODE == "ddp" else net
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50)
+    state = everstep.State(model=model, optimizer=optimizer, scheduler=scheduler)
+
+    @everstep.resilient(state, everstep.Checkpointer(every=10))
+    def train(run: everstep.Run) -> None:
+        for step, (samples, targets) in run.steps(Samples(), global_batch=24, until=UNTIL):
+            loss = (model(samples) - targets).square().mean() / run.accumulation
+            loss.backward()
+            with run.update(step, loss=loss) as update:
+                parameters = list(model.parameters())
+                if not run.rehearsing:
+                    testing.point("mid-update")
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
+            if not run.rehearsing:
+                note("losses", step=step, rank=run.rank, loss=update.loss, generation=run.generation)
+                note(
+                    "identities",
+                    objects=[id(model), id(optimizer), *map(id, parameters)],
+                    storage=[parameter.data_ptr() for parameter in parameters],
+                    moments=[optimizer.state[parameter]["exp_avg"].data_ptr() for parameter in parameters],
+                )
+
+    train()
+
+
+if __name__ == "__main__":
+    main()
