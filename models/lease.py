@@ -98,3 +98,25 @@ def give_back(session: Session, table: Table, lease: Lease, *, again_at: datetim
 def _parked(until: datetime) -> datetime:
     """Where ``reconcile_at`` stands while a lease runs. A time that no clock tells, lest a wake at the lease's very end go unseen."""
     return until + _MOMENT
+
+
+def remind(session: Session, table: Table, row_id: str, *, now: datetime) -> bool:
+    """Something is new while another worker holds the lease: it will see so when it settles, and the row is looked at once more.
+
+    Without this, a bare notification would be lost whenever it meets a lease. False if nobody holds the lease any more.
+    """
+    told = update(table).where(table.id == row_id, table.lease_until > now).values(reconcile_at=now).returning(table.id)
+    return session.execute(told).one_or_none() is not None
+
+
+def due(session: Session, table: Table, *, now: datetime, again_at: datetime, limit: int) -> list[str]:
+    """Rows whose time has come, and which no worker holds. They are due again at ``again_at``, should their messages be lost.
+
+    Two sweeps at once share the rows instead of waiting for each other.
+    """
+    is_free = or_(table.lease_until.is_(None), table.lease_until <= now)
+    ripe = select(table.id).where(table.reconcile_at <= now, is_free).order_by(table.reconcile_at).limit(limit)
+    ids = list(session.scalars(ripe.with_for_update(skip_locked=True, key_share=True)))
+    if ids:
+        session.execute(update(table).where(table.id.in_(ids)).values(reconcile_at=again_at))
+    return ids

@@ -27,7 +27,13 @@ JOB = Machine(
     table={
         _J.QUEUED: {_J.FORMING: "nodes found", _J.FAILED: "can never run", _J.STOPPED: "stop requested"},
         # Processes start and rehearse; then the first generation is published and joined.
-        _J.FORMING: {_J.TRAINING: "formed", _J.QUEUED: "nodes lost", _J.FAILED: "user code failed", _J.STOPPED: "stop requested"},
+        _J.FORMING: {
+            _J.TRAINING: "formed",
+            _J.QUEUED: "nodes lost",
+            _J.SUCCEEDED: "all processes ended well",
+            _J.FAILED: "user code failed",
+            _J.STOPPED: "stop requested",
+        },
         _J.TRAINING: {
             _J.RESIZING: "resize decided",
             _J.RECOVERING: "member lost",

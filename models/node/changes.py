@@ -40,6 +40,7 @@ class Heartbeat:
     at: datetime
 
 
+_LAUNCH_FACTS = frozenset({"obstacle", "launch_tries", "launch_tried_at"})
 _HOST_WORK = (NodeState.BOOTING, NodeState.SUSPECT, NodeState.RELEASING)
 """The states that something is to be done for, or asked, at the provider."""
 
@@ -86,10 +87,13 @@ def settle_unwanted(session: Session, node: Node, *, why: str, now: datetime) ->
 
 
 def settle_launched(session: Session, node: Node, *, instance_id: InstanceId, address: str | None, now: datetime) -> None:
-    """The provider has confirmed the launch of this claim."""
+    """The provider has confirmed the launch of this claim. If the node is being released meanwhile, that goes on, with what it now knows."""
     node.instance_id = instance_id
     node.address = address
     node.launched_at = now
+    node.facts = {name: fact for name, fact in node.facts.items() if name not in _LAUNCH_FACTS}
+    if node.state is not NodeState.REQUESTED:
+        return
     settle_node(session, node, NodeState.BOOTING, why=f"Instance {instance_id} was launched.", now=now)
 
 
@@ -125,7 +129,8 @@ def settle_failed(session: Session, node: Node, *, why: str, now: datetime) -> N
 def settle_obstacle(session: Session, node: Node, *, why: str, is_for_good: bool, now: datetime) -> None:
     """The provider cannot launch the host now; a classic cluster gives up on that, a continuous one keeps asking."""
     told = node.facts.get("obstacle")
-    node.facts = {**node.facts, "obstacle": why, "obstacle_is_for_good": is_for_good}
+    tries = int(node.facts.get("launch_tries", 0)) + 1
+    node.facts = {**node.facts, "obstacle": why, "launch_tries": tries, "launch_tried_at": now.isoformat()}
     node.message = why
     if told != why:
         record(session, node, "launch impossible", why, now, level=Level.ERROR if is_for_good else Level.WARN)
@@ -137,7 +142,9 @@ def report_host(session: Session, node: Node, word: HostWord, *, now: datetime) 
     """What the provider says of the host. One witness among others; the node's plan concludes."""
     node.host_word = word
     node.host_word_at = now
-    wake(session, node, now=now)
+    session.flush()
+    if word is not HostWord.ALIVE:
+        wake(session, node, now=now)
 
 
 def report_registered(session: Session, node: Node, arrival: Arrival, *, node_token: str, now: datetime) -> None:

@@ -1,0 +1,105 @@
+"""Which processes of a job no longer count, and on whose word. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from models.ids import NodeId, ProcessId
+from models.job.states import ProcessState
+from workers.plans.decision import soonest
+from workers.plans.job_seen import GenerationSeen, JobSeen, NodeSeen, ProcessSeen
+
+_CRASHES = frozenset({4, 6, 7, 8, 11})
+"""SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: the process's own doing. SIGKILL and SIGTERM are somebody else's."""
+
+
+@dataclass(frozen=True)
+class Casualties:
+    """``alive`` are those that still count. ``doomed`` are said to be alive and yet given up, each with the reason."""
+
+    alive: tuple[ProcessSeen, ...]
+    doomed: dict[ProcessId, str] = field(default_factory=dict)
+    again_in: timedelta | None = None
+
+    def why(self, process: ProcessSeen) -> str:
+        if process.id in self.doomed:
+            return self.doomed[process.id]
+        if process.state is ProcessState.LOST:
+            return process.failure or "given up"
+        if process.signal is not None:
+            return f"killed by signal {process.signal}"
+        return f"exited with code {process.exit_code}"
+
+
+def casualties(seen: JobSeen, now: datetime) -> Casualties:
+    """Looks at every live process's node, and at what its peers say."""
+    lost_nodes = _lost_nodes(seen)
+    doomed: dict[ProcessId, str] = {}
+    again: timedelta | None = None
+    for process in seen.alive:
+        node = seen.nodes.get(process.node)
+        if node is None or node.is_going:
+            doomed[process.id] = "its node is lost or leaves"
+        elif node.id in lost_nodes:
+            doomed[process.id] = "its node's stream has closed and its peers' collectives broke"
+        elif process.state is ProcessState.WANTED and node.can_be_told:
+            rest = process.state_since + seen.patience.start - now
+            if rest <= timedelta(0):
+                doomed[process.id] = "its agent did not start it"
+            else:
+                again = soonest(again, rest)
+    return Casualties(tuple(process for process in seen.alive if process.id not in doomed), doomed, again)
+
+
+def faults(seen: JobSeen) -> list[ProcessSeen]:
+    """Processes that user code has brought down, oldest first."""
+    raised = [process for process in seen.processes if process.state is ProcessState.EXITED and _is_fault(process)]
+    return sorted(raised, key=lambda process: (process.state_since, process.id))
+
+
+def told_fault(process: ProcessSeen) -> str:
+    if process.failure:
+        return process.failure
+    how = f"was killed by signal {process.signal}" if process.signal else f"exited with code {process.exit_code}"
+    return f"The process on node {process.node} {how}."
+
+
+def evidence_at(seen: JobSeen, generation: GenerationSeen, dead: list[ProcessSeen]) -> datetime | None:
+    """When the first sign of these deaths was seen, by anybody."""
+    signs = [process.state_since for process in dead if not process.is_alive]
+    signs += [process.broken_at for process in seen.processes if process.broken >= generation.number and process.broken_at]
+    for process in dead:
+        node = seen.nodes.get(process.node)
+        if node is not None:
+            signs += [at for at in (node.stream_lost_at, node.went_at if node.is_going else None) if at is not None]
+    return min(signs, default=None)
+
+
+def _lost_nodes(seen: JobSeen) -> frozenset[NodeId]:
+    """Nodes whose stream is closed while a peer elsewhere has lost its collective, unless that has another explanation.
+
+    A closed stream alone may be an agent that restarts; a broken collective alone may be another rank's exit.
+    """
+    generation = seen.generation
+    if generation is None:
+        return frozenset()
+    members = [seen.by_id[process] for process in generation.members]
+    if any(not process.is_alive or _is_going(seen, process) for process in members):
+        return frozenset()
+    complaining = {process.node for process in members if process.broken >= generation.number}
+    silent = {process.node for process in members if _node(seen, process).stream_lost_at is not None}
+    return frozenset(node for node in silent if complaining - {node})
+
+
+def _is_going(seen: JobSeen, process: ProcessSeen) -> bool:
+    return process.node not in seen.nodes or seen.nodes[process.node].is_going
+
+
+def _node(seen: JobSeen, process: ProcessSeen) -> NodeSeen:
+    return seen.nodes[process.node]
+
+
+def _is_fault(process: ProcessSeen) -> bool:
+    """Raised, left with an exit code of its own, or crashed. A kill from outside is nobody's fault."""
+    return process.failure is not None or process.exit_code not in (None, 0) or process.signal in _CRASHES

@@ -1,0 +1,288 @@
+"""What to do about one job. Pure: same snapshot, same actions.
+
+A job is a row of generations: each is a full membership, and the next one is published when a member is lost. Survivors keep their ranks and
+their processes; a spare takes a dead rank's place. Invariants:
+
+* a published generation has ``world_size`` members, all alive and ready as far as anybody knows;
+* nobody counts as dead on one witness's word alone: an exit is the word of its own agent, a lost node takes a closed stream *and* a peer
+  whose collective broke, or the conclusion of the node's own plan;
+* whoever holds no state is never the only one left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from models.ids import ProcessId
+from models.job.states import ENDED, JobState, ProcessState
+from workers.plans import placement
+from workers.plans.decision import Decision, soonest
+from workers.plans.evidence import Casualties, casualties, evidence_at, faults, told_fault
+from workers.plans.job_seen import (
+    Action,
+    CountRestarts,
+    GenerationSeen,
+    GiveUp,
+    Halt,
+    JobSeen,
+    Move,
+    ProcessSeen,
+    Publish,
+    Say,
+    Slot,
+    Start,
+    Withdraw,
+)
+
+_POLL = timedelta(seconds=5)
+"""Waiting for something that wakes the job by itself: this often it is looked at all the same."""
+
+
+def plan(seen: JobSeen, now: datetime) -> Decision[Action]:
+    """What to do about one job."""
+    if seen.state in ENDED:
+        return _clean_up(seen, now)
+    if seen.is_stopping or seen.cluster_is_going:
+        return _halt(seen, now)
+    if seen.state in (JobState.QUEUED, JobState.EVICTING):
+        return _place(seen)
+    fault = _failed_for_good(seen)
+    if fault is not None:
+        return Decision((Move(JobState.FAILED, fault),))
+    lost = casualties(seen, now)
+    given_up = tuple(GiveUp(process, why) for process, why in lost.doomed.items())
+    counted = len(faults(seen))
+    restarts = (CountRestarts(counted, "User code has failed once more."),) if counted > seen.restarts else ()
+    rest = _form(seen, lost, now) if seen.generation is None else _keep(seen, seen.generation, lost, now)
+    return Decision((*restarts, *given_up, *rest.actions), soonest(rest.again_in, lost.again_in))
+
+
+# ---------------------------------------------------------------------------------------------- before and after
+
+
+def _place(seen: JobSeen) -> Decision[Action]:
+    free = placement.free_nodes(seen)
+    if len(free) < seen.replicas:
+        return Decision(_say(seen, f"Waits for {seen.replicas} free nodes; {len(free)} are ready and free."), _POLL)
+    chosen = free[: seen.replicas + seen.spares]
+    slots = tuple((node.id, local_rank) for node in chosen for local_rank in range(seen.processes_per_node))
+    why = f"Placed on {len(chosen)} nodes, {len(chosen) - seen.replicas} of them as spares."
+    return Decision((Start(slots, why), Move(JobState.FORMING, why)), _POLL)
+
+
+def _halt(seen: JobSeen, now: datetime) -> Decision[Action]:
+    why = "Its cluster is being deleted." if seen.cluster_is_going else "A stop was requested."
+    if not seen.alive or seen.cluster_is_going:
+        return Decision((Move(JobState.STOPPED, why),))
+    if seen.halted_at is None:
+        return Decision((Halt(why), *_say(seen, "Stopping: its processes are told to end.")), seen.grace + seen.patience.halt)
+    rest = seen.halted_at + seen.grace + seen.patience.halt - now
+    if rest > timedelta(0):
+        return Decision((), rest)
+    return Decision((*(GiveUp(process.id, "it did not end when told to") for process in seen.alive), Move(JobState.STOPPED, why)))
+
+
+def _clean_up(seen: JobSeen, now: datetime) -> Decision[Action]:
+    """Processes of a job that has ended are given time to leave; then nothing is left that a node should know."""
+    deadline = (seen.halted_at or now) + seen.grace + seen.patience.halt
+    actions: list[Action] = []
+    left = []
+    for process in seen.alive:
+        node = seen.nodes.get(process.node)
+        if node is None or node.is_going or now >= deadline:
+            actions.append(GiveUp(process.id, "the job has ended"))
+        else:
+            left.append(process)
+    busy = {process.node for process in left}
+    actions += [Withdraw(told.node, "The job has ended.") for told in seen.told if told.is_delivered and told.node not in busy]
+    is_untold = any(not told.is_delivered for told in seen.told)
+    return Decision(tuple(actions), soonest(deadline - now if left else None, _POLL if is_untold else None))
+
+
+def _failed_for_good(seen: JobSeen) -> str | None:
+    """What user code raised, when it is in vain to try again; None as long as it isn't.
+
+    Before anything has trained, all processes raising is the script's own fault, however many restarts are allowed.
+    """
+    raised = faults(seen)
+    if not raised:
+        return None
+    are_all_dead = not seen.alive and len(raised) >= seen.world_size and not seen.has_ever_formed
+    if len(raised) > seen.max_restarts or are_all_dead:
+        return told_fault(raised[-1])
+    return None
+
+
+# ---------------------------------------------------------------------------------------------- the first generation
+
+
+def _form(seen: JobSeen, lost: Casualties, now: datetime) -> Decision[Action]:
+    """Publishes the first generation as soon as enough whole nodes are ready."""
+    ended_well = [process for process in seen.processes if process.state is ProcessState.EXITED and process.exit_code == 0]
+    if not lost.alive and len(ended_well) >= seen.world_size:
+        return Decision((Move(JobState.SUCCEEDED, "Every process has ended with exit code 0."),))
+    members = _first_members(seen, lost)
+    if members:
+        return Decision((Publish(tuple(process.id for process in members), f"{seen.replicas} nodes are ready."),), _POLL)
+    raised = faults(seen)
+    if raised and now - raised[-1].state_since < seen.patience.fault:
+        return Decision((), seen.patience.fault)  # whether the others fail too is known in a moment
+    short = seen.world_size - len(lost.alive) - len(ended_well)
+    started, missing = _start(seen, lost, now, needed=short, spares=seen.spares * seen.processes_per_node)
+    ready = sum(process.state is ProcessState.READY for process in lost.alive)
+    waits = f"{ready} of {seen.world_size} processes are ready." + (f" Waits for nodes for {missing} more." if missing > 0 else "")
+    return Decision((*started, *_say(seen, waits)), soonest(_POLL, placement.cooling(seen, now)))
+
+
+def _first_members(seen: JobSeen, lost: Casualties) -> list[ProcessSeen]:
+    """Ranks ordered by node, then by local rank; only whole nodes count. Empty when there are not enough."""
+    members: list[ProcessSeen] = []
+    for node in sorted(seen.nodes.values(), key=lambda node: node.age):
+        ready = [one for one in lost.alive if one.node == node.id and one.state is ProcessState.READY and node.can_be_told]
+        if len(ready) == seen.processes_per_node and len(members) < seen.world_size:
+            members += sorted(ready, key=lambda process: process.local_rank)
+    return members if len(members) == seen.world_size else []
+
+
+# ---------------------------------------------------------------------------------------------- every further one
+
+
+@dataclass(frozen=True)
+class _Ranks:
+    """The members of the current generation, by what has become of them."""
+
+    alive: list[ProcessSeen]
+    dead: list[ProcessSeen]
+    are_done: bool
+
+
+def _ranks(seen: JobSeen, generation: GenerationSeen, lost: Casualties) -> _Ranks:
+    members = [seen.by_id[process] for process in generation.members]
+    counted = {process.id for process in lost.alive}
+    alive = [process for process in members if process.id in counted]
+    left_well = [process for process in members if process.state is ProcessState.EXITED and process.exit_code == 0]
+    is_missed = any(process.broken >= generation.number for process in alive)
+    dead = [process for process in members if process.id not in counted and (is_missed or process not in left_well)]
+    done = [process for process in members if process.state is ProcessState.FINISHED or process in left_well]
+    return _Ranks(alive, dead, len(done) == len(members))
+
+
+def _keep(seen: JobSeen, generation: GenerationSeen, lost: Casualties, now: datetime) -> Decision[Action]:
+    ranks = _ranks(seen, generation, lost)
+    if ranks.are_done:
+        return Decision((Move(JobState.SUCCEEDED, "All steps are done."),))
+    if not ranks.dead:
+        return _nobody_died(seen, generation, ranks, lost, now)
+    if seen.has_ever_formed and not any(process.reformed for process in lost.alive):
+        return Decision((Move(JobState.FAILED, "Every process that held the training's state is gone."),))
+    return _replace(seen, generation, ranks, lost, now)
+
+
+def _replace(seen: JobSeen, generation: GenerationSeen, ranks: _Ranks, lost: Casualties, now: datetime) -> Decision[Action]:
+    """Dead ranks are taken by ready spares, all at once; short of spares, the survivors wait for new processes."""
+    idle = _idle(seen, generation, lost)
+    ready = [process for process in idle if process.state is ProcessState.READY and seen.nodes[process.node].can_be_told]
+    chosen = placement.substitutes(seen, ranks.dead, ready)
+    names = ", ".join(f"rank {generation.members.index(process.id)} ({lost.why(process)})" for process in ranks.dead)
+    recovering = (Move(JobState.RECOVERING, f"Lost {names}."),) if seen.state is JobState.TRAINING else ()
+    spares = seen.spares * seen.processes_per_node
+    if len(chosen) == len(ranks.dead):
+        members = tuple(chosen[one].id if one in chosen else one for one in generation.members)
+        publish = Publish(members, f"Lost {names}; spares take over.", evidence_at(seen, generation, ranks.dead))
+        started, _ = _start(seen, lost, now, needed=0, spares=spares - (len(idle) - len(chosen)))
+        return Decision((*recovering, publish, *started), _POLL)
+    short = len(ranks.dead) - len(idle)
+    started, missing = _start(seen, lost, now, needed=short, spares=min(spares, spares - len(idle) + len(ranks.dead)))
+    waits = f"Lost {names}. Waits for " + (f"nodes for {missing} processes." if missing > 0 else "new processes to be ready.")
+    return Decision((*recovering, *started, *_say(seen, waits)), soonest(_POLL, placement.cooling(seen, now)))
+
+
+def _nobody_died(seen: JobSeen, generation: GenerationSeen, ranks: _Ranks, lost: Casualties, now: datetime) -> Decision[Action]:
+    is_formed = generation.is_formed or all(process.reformed >= generation.number for process in ranks.alive)
+    formed = (Move(JobState.TRAINING, f"Generation {generation.number} has formed."),)
+    moved = formed if is_formed and seen.state is not JobState.TRAINING else ()
+    idle = len(_idle(seen, generation, lost))
+    is_ending = any(process.state is ProcessState.FINISHED for process in ranks.alive)
+    spares = 0 if is_ending else seen.spares * seen.processes_per_node - idle
+    started, missing = _start(seen, lost, now, needed=0, spares=spares)
+    again = _POLL * 2 if missing > 0 else None
+    remade = _broken(seen, generation, ranks, now)
+    if remade is None and not is_formed:
+        remade = _overdue(seen, generation, ranks, now)
+    if remade is None:
+        return Decision((*moved, *started), again)
+    return Decision((*moved, *remade.actions, *started), soonest(again, remade.again_in))
+
+
+def _broken(seen: JobSeen, generation: GenerationSeen, ranks: _Ranks, now: datetime) -> Decision[Action] | None:
+    """A collective failed and yet everybody lives: the same members once more, when it is clear that nobody has died."""
+    broken = [process.broken_at for process in ranks.alive if process.broken >= generation.number and process.broken_at]
+    if not broken:
+        return None
+    pause = min(seen.patience.longest, seen.patience.broken * 2 ** min(_repeats(seen, generation, now) - 1, 10))
+    rest = min(broken) + pause - now
+    if rest > timedelta(0):
+        return Decision((), rest)
+    return Decision(_again(seen, generation, "A collective failed, though nobody has died: the same members once more.", min(broken)))
+
+
+def _overdue(seen: JobSeen, generation: GenerationSeen, ranks: _Ranks, now: datetime) -> Decision[Action]:
+    """A generation that does not form is published once more; then those that do not join are given up, unless nobody does."""
+    repeats = _repeats(seen, generation, now)
+    rest = generation.decided_at + min(seen.patience.longest, seen.patience.reform * 2 ** min(repeats - 1, 10)) - now
+    if rest > timedelta(0):
+        return Decision((), rest)
+    late = [process for process in ranks.alive if process.reformed < generation.number]
+    if repeats > 1 and len(late) < len(ranks.alive):
+        return Decision(tuple(GiveUp(process.id, f"it did not join generation {generation.number}") for process in late), timedelta(0))
+    return Decision(_again(seen, generation, f"{len(late)} members have not joined in time: the same members once more.", None))
+
+
+def _again(seen: JobSeen, generation: GenerationSeen, why: str, since: datetime | None) -> tuple[Action, ...]:
+    recovering = (Move(JobState.RECOVERING, why),) if seen.state is JobState.TRAINING else ()
+    return (*recovering, Publish(generation.members, why, since))
+
+
+def _repeats(seen: JobSeen, generation: GenerationSeen, now: datetime) -> int:
+    """How many of the newest generations had the same members and came to nothing, this one included."""
+    count = 0
+    for one in reversed(seen.generations):
+        if one.members != generation.members or now - one.decided_at > seen.patience.longest * 4:
+            break
+        count += 1
+    return max(1, count)
+
+
+# ---------------------------------------------------------------------------------------------- shared
+
+
+def _idle(seen: JobSeen, generation: GenerationSeen, lost: Casualties) -> list[ProcessSeen]:
+    """Processes that count and play no rank: spares, warm or warming up."""
+    return [process for process in lost.alive if process.id not in generation.members and not seen.nodes[process.node].is_going]
+
+
+def _start(seen: JobSeen, lost: Casualties, now: datetime, *, needed: int, spares: int) -> tuple[tuple[Action, ...], int]:
+    """New processes, as far as there are slots, and how many of the needed ones found none.
+
+    What is needed goes where everything is warm; a spare rather goes to a node of its own, where the loss of another one spares it.
+    """
+    vacated = placement.vacated_slots(seen, now, frozenset(lost.doomed))
+    free = placement.free_slots(seen, now)
+    first = _distinct([*vacated, *free])[: max(0, needed)]
+    rest = [slot for slot in _distinct([*free, *vacated]) if slot not in first][: max(0, spares)]
+    places = (*first, *rest)
+    started = (Start(places, f"{len(first)} processes are needed, {len(rest)} spares."),) if places else ()
+    return started, max(0, needed) - len(first) + (max(0, spares) - len(rest) if needed <= 0 else 0)
+
+
+def _distinct(slots: Sequence[Slot]) -> list[Slot]:
+    return list(dict.fromkeys(slots))
+
+
+def _say(seen: JobSeen, why: str) -> tuple[Say, ...]:
+    return (Say(why),) if seen.why != why else ()
+
+
+__all__ = ["Action", "JobSeen", "ProcessId", "plan"]

@@ -1,0 +1,184 @@
+"""What a job's plan sees and what it may answer. Pure values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import cached_property
+
+from models.ids import NodeId, ProcessId
+from models.job.states import ALIVE, JobState, ProcessState
+
+Slot = tuple[NodeId, int]
+"""A node and a local rank: the place of one process."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a job waits before it concludes something from nothing happening."""
+
+    broken: timedelta = timedelta(seconds=1)
+    reform: timedelta = timedelta(seconds=6)
+    longest: timedelta = timedelta(seconds=60)
+    start: timedelta = timedelta(seconds=60)
+    fault: timedelta = timedelta(seconds=1)
+    halt: timedelta = timedelta(seconds=5)
+
+
+@dataclass(frozen=True)
+class NodeSeen:
+    """``serves``: ready and wanted. ``is_going``: drained, released or gone, so that nothing on it counts any more."""
+
+    id: NodeId
+    group: str
+    age: int
+    serves: bool = True
+    is_going: bool = False
+    is_held: bool = False
+    stream_lost_at: datetime | None = None
+    went_at: datetime | None = None
+
+    @property
+    def can_be_told(self) -> bool:
+        """A new process is only asked of a node that hears it now."""
+        return self.serves and self.stream_lost_at is None
+
+
+@dataclass(frozen=True)
+class ProcessSeen:
+    id: ProcessId
+    node: NodeId
+    local_rank: int
+    state: ProcessState
+    state_since: datetime
+    reformed: int = 0
+    broken: int = 0
+    broken_at: datetime | None = None
+    failure: str | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        return self.state in ALIVE
+
+    @property
+    def slot(self) -> Slot:
+        return (self.node, self.local_rank)
+
+
+@dataclass(frozen=True)
+class GenerationSeen:
+    number: int
+    members: tuple[ProcessId, ...]
+    decided_at: datetime
+    is_formed: bool
+
+
+@dataclass(frozen=True)
+class Told:
+    """A node that has a current directive for the job, and whether it was written to the node's stream."""
+
+    node: NodeId
+    is_delivered: bool
+
+
+@dataclass(frozen=True)
+class JobSeen:
+    """``generations`` holds the newest ones, oldest first; ``groups`` limits where the job may run, empty for anywhere."""
+
+    state: JobState
+    replicas: int
+    processes_per_node: int = 1
+    spares: int = 0
+    max_restarts: int = 3
+    restarts: int = 0
+    is_stopping: bool = False
+    cluster_is_going: bool = False
+    halted_at: datetime | None = None
+    grace: timedelta = timedelta(seconds=10)
+    groups: frozenset[str] = frozenset()
+    processes: tuple[ProcessSeen, ...] = ()
+    nodes: Mapping[NodeId, NodeSeen] = field(default_factory=dict)
+    generations: tuple[GenerationSeen, ...] = ()
+    told: tuple[Told, ...] = ()
+    has_ever_formed: bool = False
+    why: str | None = None
+    patience: Patience = field(default_factory=Patience)
+
+    @property
+    def world_size(self) -> int:
+        return self.replicas * self.processes_per_node
+
+    @property
+    def generation(self) -> GenerationSeen | None:
+        return self.generations[-1] if self.generations else None
+
+    @cached_property
+    def by_id(self) -> dict[ProcessId, ProcessSeen]:
+        return {process.id: process for process in self.processes}
+
+    @cached_property
+    def alive(self) -> tuple[ProcessSeen, ...]:
+        return tuple(process for process in self.processes if process.is_alive)
+
+
+@dataclass(frozen=True)
+class Start:
+    """New processes, which warm up without a rank."""
+
+    places: tuple[Slot, ...]
+    why: str
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    process: ProcessId
+    why: str
+
+
+@dataclass(frozen=True)
+class Publish:
+    """The next generation; ``members`` are ordered by rank. ``evidence_at`` is when the first sign of its cause was seen."""
+
+    members: tuple[ProcessId, ...]
+    why: str
+    evidence_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Move:
+    new: JobState
+    why: str
+
+
+@dataclass(frozen=True)
+class CountRestarts:
+    restarts: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Halt:
+    """Every process is told to end."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Withdraw:
+    """The node has nothing left to do for the job."""
+
+    node: NodeId
+    why: str
+
+
+@dataclass(frozen=True)
+class Say:
+    """What the job waits for."""
+
+    why: str
+
+
+Action = Start | GiveUp | Publish | Move | CountRestarts | Halt | Withdraw | Say

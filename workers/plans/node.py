@@ -1,0 +1,191 @@
+"""What to conclude about one node. Pure: same snapshot, same actions.
+
+Unreachable is not dead. A silent node is only suspected: its work goes on, and nobody replaces it, until a second witness confirms the loss
+(its provider, or its peers' broken collectives while its stream is closed) or its patience runs out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from models.node.states import HostWord, NodeState
+from workers.plans.decision import Decision, soonest
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a node may take, or be silent, before something is concluded from it."""
+
+    stream: timedelta = timedelta(seconds=1)
+    beats: timedelta = timedelta(seconds=6)
+    loss: timedelta = timedelta(seconds=30)
+    boot: timedelta = timedelta(minutes=10)
+    checks: timedelta = timedelta(hours=1)
+    drain: timedelta = timedelta(seconds=10)
+    reboot: timedelta = timedelta(minutes=15)
+
+
+@dataclass(frozen=True)
+class NodeSeen:
+    """``broken_peers`` are the processes on other nodes whose collectives with this node's processes broke, in the current generation."""
+
+    state: NodeState
+    state_since: datetime
+    is_wanted: bool = True
+    is_busy: bool = False
+    last_seen: datetime | None = None
+    stream_lost_at: datetime | None = None
+    lifecycle_done: bool = False
+    lifecycle_failure: str | None = None
+    host_word: HostWord | None = None
+    host_word_at: datetime | None = None
+    broken_peers: tuple[str, ...] = ()
+    is_recovered: bool = True
+    """Whether the cluster lets us act on a loss (NodeRecovery Automatic)."""
+    patience: Patience = field(default_factory=Patience)
+
+
+@dataclass(frozen=True)
+class Move:
+    new: NodeState
+    why: str
+
+
+@dataclass(frozen=True)
+class Lose:
+    """The loss is confirmed."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Fail:
+    """The host never came to serve."""
+
+    why: str
+
+
+Action = Move | Lose | Fail
+
+
+def plan(seen: NodeSeen, now: datetime) -> Decision[Action]:
+    """What to conclude about one node."""
+    if seen.state in (NodeState.RELEASING, NodeState.GONE):
+        return Decision()
+    if not seen.is_wanted:
+        return _leave(seen, now)
+    return _RULES[seen.state](seen, now)
+
+
+def _leave(seen: NodeSeen, now: datetime) -> Decision[Action]:
+    """A node that serves is drained first, so that its jobs can move away; the rest is released at once."""
+    if seen.state in (NodeState.READY, NodeState.SUSPECT):
+        return Decision((Move(NodeState.DRAINING, "The node is no longer wanted."),), timedelta(0))
+    if seen.state is NodeState.DRAINING:
+        rest = seen.state_since + seen.patience.drain - now
+        if seen.is_busy and rest > timedelta(0):
+            return Decision((), min(rest, timedelta(seconds=1)))
+        return Decision((Move(NodeState.RELEASING, "The node is drained." if not seen.is_busy else "Its jobs did not leave in time."),))
+    return Decision((Move(NodeState.RELEASING, "The node is no longer wanted."),))
+
+
+def _wait(_seen: NodeSeen, _now: datetime) -> Decision[Action]:
+    return Decision()
+
+
+def _booting(seen: NodeSeen, now: datetime) -> Decision[Action]:
+    if _is_dead(seen):
+        return Decision((Fail("The instance died before its agent registered."),))
+    rest = seen.state_since + seen.patience.boot - now
+    if rest <= timedelta(0):
+        return Decision((Fail(f"The agent did not register within {_seconds(seen.patience.boot)}."),))
+    return Decision((), rest)
+
+
+def _checking(seen: NodeSeen, now: datetime) -> Decision[Action]:
+    if seen.lifecycle_done:
+        return Decision((Move(NodeState.READY, "The node's checks passed."),))
+    if seen.lifecycle_failure is not None:
+        return Decision((Fail(seen.lifecycle_failure),))
+    if _is_dead(seen):
+        return Decision((Fail("The instance died during its checks."),))
+    silent = seen.patience.loss - (now - (seen.last_seen or seen.state_since))
+    rest = seen.state_since + seen.patience.checks - now
+    if silent <= timedelta(0):
+        return Decision((Fail(f"The agent fell silent for {_seconds(seen.patience.loss)} during its checks."),))
+    if rest <= timedelta(0):
+        return Decision((Fail(f"The checks took longer than {_seconds(seen.patience.checks)}."),))
+    return Decision((), soonest(silent, rest))
+
+
+def _ready(seen: NodeSeen, now: datetime) -> Decision[Action]:
+    """A closed stream is suspicious after a moment, or at once if peers complain; missing beats after three of them."""
+    if seen.stream_lost_at is not None:
+        rest = seen.patience.stream - (now - seen.stream_lost_at)
+        if rest <= timedelta(0) or seen.broken_peers:
+            return Decision((Move(NodeState.SUSPECT, "Its agent's stream has closed."),), timedelta(0))
+        return Decision((), rest)
+    if seen.last_seen is not None and now - seen.last_seen > seen.patience.beats:
+        return Decision((Move(NodeState.SUSPECT, f"Its agent has been silent for {_seconds(now - seen.last_seen)}."),), timedelta(0))
+    return Decision()
+
+
+def _suspect(seen: NodeSeen, now: datetime) -> Decision[Action]:
+    if _is_heard(seen, now):
+        return Decision((Move(NodeState.READY, "Its agent was heard again."),))
+    witnesses = _witnesses(seen, now)
+    if witnesses:
+        return Decision((Lose("; ".join(witnesses)),))
+    return Decision((), timedelta(seconds=1))
+
+
+def _is_heard(seen: NodeSeen, now: datetime) -> bool:
+    is_beating = seen.last_seen is not None and now - seen.last_seen <= seen.patience.beats
+    return seen.stream_lost_at is None and is_beating
+
+
+def _witnesses(seen: NodeSeen, now: datetime) -> list[str]:
+    """Who confirms the loss. Without node recovery only the provider's word that the host exists no longer counts."""
+    is_asked_since = seen.host_word_at is not None and seen.host_word_at >= seen.state_since
+    said = []
+    if is_asked_since and seen.host_word is HostWord.MISSING:
+        said.append("the provider knows no such instance")
+    if not seen.is_recovered:
+        return said
+    if is_asked_since and seen.host_word is HostWord.DEAD:
+        said.append("the provider says the instance is dead")
+    if seen.stream_lost_at is not None and seen.broken_peers:
+        said.append(f"its stream is closed and {len(seen.broken_peers)} peers lost their connections to it")
+    silence = now - max((at for at in (seen.last_seen, seen.stream_lost_at) if at is not None), default=seen.state_since)
+    if silence > seen.patience.loss:
+        said.append(f"it has been silent for {_seconds(silence)}")
+    return said
+
+
+def _coming_back(seen: NodeSeen, now: datetime) -> Decision[Action]:
+    rest = seen.state_since + seen.patience.reboot - now
+    if rest <= timedelta(0):
+        return Decision((Lose(f"it did not come back within {_seconds(seen.patience.reboot)}"),))
+    return Decision((), rest)
+
+
+def _is_dead(seen: NodeSeen) -> bool:
+    is_asked_since = seen.host_word_at is not None and seen.host_word_at >= seen.state_since
+    return is_asked_since and seen.host_word in (HostWord.DEAD, HostWord.MISSING)
+
+
+def _seconds(span: timedelta) -> str:
+    return f"{span.total_seconds():.0f} s"
+
+
+_RULES = {
+    NodeState.REQUESTED: _wait,
+    NodeState.BOOTING: _booting,
+    NodeState.CHECKING: _checking,
+    NodeState.READY: _ready,
+    NodeState.SUSPECT: _suspect,
+    NodeState.REBOOTING: _coming_back,
+    NodeState.UPDATING: _coming_back,
+    NodeState.DRAINING: _wait,
+}

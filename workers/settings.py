@@ -1,0 +1,141 @@
+"""What the workers are told by their environment, read once, and what Celery is told by us."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Self
+
+PREFIX = "EVERSTEP_"
+_MASTER_KEY_BYTES = 32
+
+FAST = "fast"
+"""Jobs, suspicions, directives: no outside call, so nothing that can hang."""
+SLOW = "slow"
+"""Calls to providers and object stores, under time limits."""
+SWEEP_EVERY = timedelta(seconds=2)
+PULSE_EVERY = timedelta(seconds=3)
+
+_SOFT_LIMIT_S = 60
+_HARD_LIMIT_S = 75
+_REDELIVERED_AFTER_S = 300
+"""Longer than the hard limit, or a message would be given to a second worker while the first still works on it."""
+
+
+class SettingsError(ValueError):
+    """A variable is missing or cannot be read; the message names it and says what to do."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``suspect_after`` etc. are the patience with a silent node; see ``workers.plans.node.Patience``."""
+
+    database_url: str
+    broker_url: str
+    master_key: bytes = field(repr=False)
+    object_store_url: str
+    home: Path
+    api_url: str
+    provider: str = "local"
+    region: str = "us-east-1"
+    account_id: str = "123456789012"
+    local_capacity: int = 64
+    node_patience: timedelta = timedelta(seconds=30)
+    boot_patience: timedelta = timedelta(minutes=10)
+    reform_patience: timedelta = timedelta(seconds=6)
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The environment that a local node's processes get besides ours."""
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] | None = None) -> Self:
+        """Reads ``EVERSTEP_*``.
+
+        Raises:
+            SettingsError: a required variable is missing, or one cannot be read.
+        """
+        variables = os.environ if environ is None else environ
+        return cls(
+            database_url=_required(variables, "DATABASE_URL"),
+            broker_url=_required(variables, "BROKER_URL"),
+            master_key=_master_key(_required(variables, "MASTER_KEY")),
+            object_store_url=_required(variables, "OBJECT_STORE_URL"),
+            home=Path(_required(variables, "HOME_DIR")),
+            api_url=_required(variables, "API_URL"),
+            provider=variables.get(f"{PREFIX}PROVIDER") or cls.provider,
+            region=variables.get(f"{PREFIX}REGION") or cls.region,
+            account_id=variables.get(f"{PREFIX}ACCOUNT_ID") or cls.account_id,
+            local_capacity=int(_number(variables, "LOCAL_CAPACITY", cls.local_capacity)),
+            node_patience=_seconds(variables, "NODE_PATIENCE_S", cls.node_patience),
+            boot_patience=_seconds(variables, "BOOT_PATIENCE_S", cls.boot_patience),
+            reform_patience=_seconds(variables, "REFORM_PATIENCE_S", cls.reform_patience),
+            environ={name: value for name, value in variables.items() if not name.startswith(PREFIX)},
+        )
+
+
+def celery_settings(broker_url: str) -> dict[str, Any]:
+    """A message is a hint that may be lost or come twice; no result is kept; nothing is scheduled in the broker."""
+    return {
+        "broker_url": broker_url,
+        "broker_connection_retry_on_startup": True,
+        "broker_transport_options": {
+            "visibility_timeout": _REDELIVERED_AFTER_S,
+            # kombu's own sweep of unacknowledged messages takes 100 s unless told otherwise.
+            "unacked_restore_interval": 5,
+            "unacked_restore_throttle": 1,
+            "socket_timeout": 30,
+            "socket_keepalive": True,
+            "health_check_interval": 25,
+        },
+        "task_acks_late": True,
+        "task_reject_on_worker_lost": True,
+        "task_acks_on_failure_or_timeout": True,
+        "task_ignore_result": True,
+        "task_soft_time_limit": _SOFT_LIMIT_S,
+        "task_time_limit": _HARD_LIMIT_S,
+        "task_default_queue": FAST,
+        "worker_prefetch_multiplier": 1,
+        "worker_max_tasks_per_child": 20_000,
+        "worker_cancel_long_running_tasks_on_connection_loss": True,
+        "worker_hijack_root_logger": False,
+        "timezone": "UTC",
+    }
+
+
+def _required(variables: Mapping[str, str], name: str) -> str:
+    value = variables.get(f"{PREFIX}{name}")
+    if not value:
+        message = f"{PREFIX}{name} is not set. `everstep up` sets it; a deployment of your own must."
+        raise SettingsError(message)
+    return value
+
+
+def _master_key(text: str) -> bytes:
+    try:
+        key = base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        message = f"{PREFIX}MASTER_KEY is not base64"
+        raise SettingsError(message) from error
+    if len(key) != _MASTER_KEY_BYTES:
+        message = f"{PREFIX}MASTER_KEY holds {len(key)} bytes; it must hold {_MASTER_KEY_BYTES}"
+        raise SettingsError(message)
+    return key
+
+
+def _number(variables: Mapping[str, str], name: str, default: float) -> float:
+    text = variables.get(f"{PREFIX}{name}")
+    if not text:
+        return default
+    try:
+        return float(text)
+    except ValueError as error:
+        message = f"{PREFIX}{name} is {text!r}; it must be a number"
+        raise SettingsError(message) from error
+
+
+def _seconds(variables: Mapping[str, str], name: str, default: timedelta) -> timedelta:
+    return timedelta(seconds=_number(variables, name, default.total_seconds()))
