@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from signal import SIGQUIT, SIGTERM, Signals
+from signal import SIGKILL, SIGTERM, Signals
 
 from everstep.embedded import binaries, probes
 from everstep.embedded.children import Command
@@ -103,8 +103,9 @@ def control_plane(root: Path, home: Home, port: int, env: Mapping[str, str], ser
     def worker(queue: str) -> Service:
         flags = ("--without-mingle", "--without-gossip", "--loglevel", "INFO")
         argv = ("celery", "-A", "workers.app", "worker", "-Q", queue, "-n", f"{queue}@%h", "-c", str(_WORKER_SLOTS), *flags)
-        # Cold shutdown when the supervisor has died: tasks are leased and done again, but an old worker must not linger.
-        return Service(f"worker-{queue}", python(*argv, on_parent_death=SIGQUIT), needs, poll_seconds=0.1)
+        # A worker whose broker has died with the supervisor hangs in any shutdown that asks for less. Its pool ends at the end of
+        # its pipes; its tasks are leased and done again.
+        return Service(f"worker-{queue}", python(*argv, on_parent_death=SIGKILL), needs, poll_seconds=0.1)
 
     uvicorn = ("uvicorn", "--factory", "api.app:create_app", "--host", "127.0.0.1", "--port", str(port), "--no-access-log")
     beat = ("celery", "-A", "workers.app", "beat", "--schedule", str(schedule), "--pidfile=", "--loglevel", "INFO")

@@ -1,0 +1,117 @@
+"""The commands as a shell sees them: exit status, standard output, what goes to standard error."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from everstep.embedded import credentials, state
+from everstep.embedded.home import Home
+from everstep.embedded.state import StackState
+from tests.embedded.running import ENVIRONMENT, running
+
+
+@pytest.fixture
+def home(tmp_path):
+    return Home.at(tmp_path / "it's home")
+
+
+def everstep(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "everstep.cli.main", *arguments],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        cwd="/",
+        timeout=60,
+        check=False,
+    )
+
+
+def test_status_of_an_empty_home_says_how_to_start(home):
+    told = everstep("status", "--home", str(home.root), "--json")
+    document = json.loads(told.stdout)
+    assert told.returncode == 3
+    assert document["ready"] is False
+    assert "everstep up" in document["why"]
+    assert document["versions"]["postgres"].startswith("18.")
+    assert not home.root.exists(), "asking must not make anything"
+
+
+def test_status_names_every_service_with_its_process_and_version(home):
+    with running(home) as stack:
+        document = json.loads(everstep("status", "--home", str(home.root), "--json").stdout)
+        rows = {row["name"]: row for row in document["services"]}
+        assert rows["postgres"]["pid"] == stack.key("postgres").pid
+        assert rows["postgres"]["ready"] is True
+        assert rows["postgres"]["version"].startswith("18.")
+        assert document["readyz"]["status"] == 404, "this small stack serves no /readyz, and status must say so"
+        assert "/readyz answers 404" in document["why"]
+
+
+def test_status_after_a_killed_supervisor_says_what_repairs_it(home):
+    with running(home) as stack:
+        stack.kill()
+        told = everstep("status", "--home", str(home.root))
+        assert told.returncode == 3
+        assert "the supervisor has died; `everstep up` repairs the stack" in told.stdout
+
+
+def test_env_prints_lines_that_a_shell_can_run(home):
+    home.create()
+    keys = credentials.load_or_create(home)
+    state.write(home, StackState(port=8765, database_port=1, broker_port=2))
+    lines = everstep("env", "--home", str(home.root)).stdout
+    script = (
+        lines + '\necho "$AWS_ENDPOINT_URL_SAGEMAKER|$AWS_ACCESS_KEY_ID|$AWS_SECRET_ACCESS_KEY|$AWS_DEFAULT_REGION|$EVERSTEP_TOKEN"'
+    )
+    shell = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    expected = ["http://127.0.0.1:8765", keys.access_key_id, keys.secret_access_key, "us-east-1", keys.token]
+    assert shell.stdout.strip().split("|") == expected
+    names = [line.split("=")[0] for line in lines.splitlines()]
+    assert names == [
+        "export AWS_ENDPOINT_URL_SAGEMAKER",
+        "export AWS_ENDPOINT_URL_EVERSTEP",
+        "export AWS_ACCESS_KEY_ID",
+        "export AWS_SECRET_ACCESS_KEY",
+        "export AWS_DEFAULT_REGION",
+        "export EVERSTEP_URL",
+        "export EVERSTEP_TOKEN",
+    ]
+
+
+def test_env_without_a_stack_fails_on_standard_error_alone(home):
+    told = everstep("env", "--home", str(home.root))
+    assert told.returncode == 1
+    assert told.stdout == ""
+    assert "start one with `everstep up`" in told.stderr
+
+
+def test_down_of_nothing_succeeds(home):
+    told = everstep("down", "--home", str(home.root), "--json")
+    assert told.returncode == 0
+    assert json.loads(told.stdout) == {"home": str(home.root), "was_running": False, "nodes_ended": 0}
+
+
+def test_down_ends_a_stack_and_says_so(home):
+    with running(home):
+        told = everstep("down", "--home", str(home.root))
+        assert told.returncode == 0
+        assert told.stdout == f"Ended the stack in {home.root}.\n"
+
+
+def test_up_in_a_home_with_damaged_credentials_changes_nothing_and_says_why(home):
+    home.create()
+    home.credentials.write_text("{")
+    told = everstep("up", "--detach", "--home", str(home.root), "--port", "0", "--json")
+    assert told.returncode == 1
+    assert "is damaged" in json.loads(told.stdout)["error"]
+    assert "is damaged" in told.stderr
+    assert home.credentials.read_text() == "{"
+
+
+def test_up_refuses_a_port_that_is_no_port(home):
+    told = everstep("up", "--home", str(home.root), "--port", "70000")
+    assert told.returncode == 2
+    assert told.stdout == ""
