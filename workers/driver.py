@@ -126,7 +126,7 @@ class Driver:
 
 def pause(attempts: int) -> timedelta:
     """How long a row rests after its n-th failure in a row."""
-    return min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(attempts - 1, 16))
+    return min(_LONGEST_PAUSE, _FIRST_PAUSE * (1 << min(attempts - 1, 16)))
 
 
 def _at(decision: Decision[Any], now: datetime) -> datetime | None:

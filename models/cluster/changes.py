@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -148,12 +148,7 @@ def settle_group(session: Session, cluster: Cluster, group: InstanceGroup, new: 
     """Concludes a group's state. In service, its specification becomes what a rollback returns to."""
     advance(GROUP, group, new, now=now)
     if new is GroupState.IN_SERVICE:
-        group.settled = {
-            "instance_type": group.instance_type,
-            "target_count": group.target_count,
-            "min_count": group.min_count,
-            "spec": group.spec,
-        }
+        group.settled = specification(group)
     level = {GroupState.FAILED: Level.ERROR, GroupState.DEGRADED: Level.WARN}.get(new, Level.INFO)
     events.record(
         session,
@@ -166,6 +161,16 @@ def settle_group(session: Session, cluster: Cluster, group: InstanceGroup, new: 
         details={"target": group.target_count},
         now=now,
     )
+
+
+def specification(group: InstanceGroup) -> dict[str, Any]:
+    """What a group is wished to be, as it is kept for a rollback."""
+    return {
+        "instance_type": group.instance_type,
+        "target_count": group.target_count,
+        "min_count": group.min_count,
+        "spec": group.spec,
+    }
 
 
 def settle_rollback(group: InstanceGroup, *, now: datetime) -> None:
@@ -186,6 +191,17 @@ def settle_operations(session: Session, cluster: Cluster, *, now: datetime) -> N
     for operation in _open_operations(session, cluster):
         advance(OPERATION, operation, OperationState.DONE, now=now)
         operation.ended_at = now
+
+
+def settle_specifications(groups: Iterable[InstanceGroup]) -> None:
+    """The cluster serves as specified: a rollback of the next update returns to this, also where a group's size has not changed."""
+    for group in groups:
+        if group.state is GroupState.IN_SERVICE:
+            group.settled = specification(group)
+
+
+def has_open_operation(session: Session, cluster: Cluster) -> bool:
+    return bool(_open_operations(session, cluster))
 
 
 def put_tags(session: Session, resource_arn: str, tags: Mapping[str, str]) -> None:

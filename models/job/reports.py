@@ -66,11 +66,9 @@ def report_process(session: Session, process_id: str, new: ProcessState, *, now:
 
 
 def report_broken(session: Session, process_id: str, generation: int, *, message: str, now: datetime) -> None:
-    """A collective of the job's current generation failed in this live process."""
+    """A collective of the job's current generation failed in this process, while it lived."""
     job, process = _lock(session, process_id)
-    if job is None or process is None or process.state not in PROCESS.live:
-        return
-    if generation != job.generation or generation <= process.broken:
+    if job is None or process is None or generation != job.generation or generation <= process.broken:
         return
     process.broken = generation
     process.broken_at = now

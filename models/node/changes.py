@@ -103,6 +103,8 @@ def settle_node(session: Session, node: Node, new: NodeState, *, why: str, now: 
     The cluster is nudged, not woken: its row comes before a node's in the order of locks.
     """
     move(session, NODE, node, new, now=now)
+    if new is NodeState.READY:
+        node.facts = {**node.facts, "failures": 0}
     if new in _HOST_WORK:
         wake_host(session, node, now=now)
     nudge(session, Cluster.KIND, node.cluster_id)

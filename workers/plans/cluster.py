@@ -212,7 +212,9 @@ def _unprovisionable(seen: ClusterSeen) -> str | None:
 
 
 def _roll_back(seen: ClusterSeen, why: str) -> tuple[Action, ...]:
-    touched = [group for group in seen.groups if group.state is not GroupState.DELETING and (group.is_changed or not group.has_settled)]
+    touched = [
+        group for group in seen.groups if group.state is not GroupState.DELETING and (group.is_changed or not group.has_settled)
+    ]
     return (*(RollBackGroup(group.id, why) for group in touched), MoveCluster(ClusterState.ROLLING_BACK, why))
 
 
@@ -245,7 +247,7 @@ def _pause(failures: int) -> timedelta:
     """How long a place stays empty after its latest host: not at all after a loss, ever longer while hosts come to nothing."""
     if failures == 0:
         return timedelta(0)
-    return min(_LONGEST_RETRY, _FIRST_RETRY * 2 ** min(failures - 1, 12))
+    return min(_LONGEST_RETRY, _FIRST_RETRY * (1 << min(failures - 1, 12)))
 
 
 def _surplus(group: GroupSeen, count: int) -> list[NodeSeen]:

@@ -225,7 +225,9 @@ def _broken(seen: JobSeen, generation: GenerationSeen, ranks: _Ranks, now: datet
     rest = min(broken) + pause - now
     if rest > timedelta(0):
         return Decision((), rest)
-    return Decision(_again(seen, generation, "A collective failed, though nobody has died: the same members once more.", min(broken)))
+    return Decision(
+        _again(seen, generation, "A collective failed, though nobody has died: the same members once more.", min(broken))
+    )
 
 
 def _overdue(seen: JobSeen, generation: GenerationSeen, ranks: _Ranks, now: datetime) -> Decision[Action]:
@@ -236,7 +238,9 @@ def _overdue(seen: JobSeen, generation: GenerationSeen, ranks: _Ranks, now: date
         return Decision((), rest)
     late = [process for process in ranks.alive if process.reformed < generation.number]
     if repeats > 1 and len(late) < len(ranks.alive):
-        return Decision(tuple(GiveUp(process.id, f"it did not join generation {generation.number}") for process in late), timedelta(0))
+        return Decision(
+            tuple(GiveUp(process.id, f"it did not join generation {generation.number}") for process in late), timedelta(0)
+        )
     return Decision(_again(seen, generation, f"{len(late)} members have not joined in time: the same members once more.", None))
 
 

@@ -86,7 +86,9 @@ def _leave(seen: NodeSeen, now: datetime) -> Decision[Action]:
         rest = seen.state_since + seen.patience.drain - now
         if seen.is_busy and rest > timedelta(0):
             return Decision((), min(rest, timedelta(seconds=1)))
-        return Decision((Move(NodeState.RELEASING, "The node is drained." if not seen.is_busy else "Its jobs did not leave in time."),))
+        return Decision(
+            (Move(NodeState.RELEASING, "The node is drained." if not seen.is_busy else "Its jobs did not leave in time."),)
+        )
     return Decision((Move(NodeState.RELEASING, "The node is no longer wanted."),))
 
 
@@ -127,7 +129,9 @@ def _ready(seen: NodeSeen, now: datetime) -> Decision[Action]:
             return Decision((Move(NodeState.SUSPECT, "Its agent's stream has closed."),), timedelta(0))
         return Decision((), rest)
     if seen.last_seen is not None and now - seen.last_seen > seen.patience.beats:
-        return Decision((Move(NodeState.SUSPECT, f"Its agent has been silent for {_seconds(now - seen.last_seen)}."),), timedelta(0))
+        return Decision(
+            (Move(NodeState.SUSPECT, f"Its agent has been silent for {_seconds(now - seen.last_seen)}."),), timedelta(0)
+        )
     return Decision()
 
 

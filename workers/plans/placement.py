@@ -75,7 +75,9 @@ def _cools(seen: JobSeen, slot: Slot, now: datetime) -> bool:
 
 def _rest(seen: JobSeen, slot: Slot, now: datetime) -> timedelta:
     """How long a slot is left alone: ever longer, once several processes have died there that user code is not to blame for."""
-    deaths = [process for process in seen.processes if process.slot == slot and process.state in (ProcessState.EXITED, ProcessState.LOST)]
+    deaths = [
+        process for process in seen.processes if process.slot == slot and process.state in (ProcessState.EXITED, ProcessState.LOST)
+    ]
     if len(deaths) <= _FREE_DEATHS:
         return timedelta(0)
     latest = max(process.state_since for process in deaths)

@@ -1,0 +1,49 @@
+"""The Celery application: ``celery -A workers.app worker`` and ``celery -A workers.app beat``. Composition root of the workers."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from celery import Celery
+from celery.signals import worker_process_init
+
+from workers import tasks
+from workers.plane import LANES, plane
+from workers.settings import FAST, PULSE_EVERY, SLOW, SWEEP_EVERY, Settings, celery_settings
+
+log = logging.getLogger(__name__)
+
+
+def create_app(settings: Settings) -> Celery:
+    """The application, configured. The schedule may run twice, or not at all for a while: every entry is safe to repeat."""
+    app = tasks.celery
+    app.conf.update(celery_settings(settings.broker_url))
+    app.conf.beat_schedule = schedule()
+    return app
+
+
+def schedule() -> dict[str, Any]:
+    """A message that has waited longer than its period is worth nothing: the next one says the same."""
+    entries: dict[str, Any] = {}
+    for kind, queue in LANES.items():
+        entries[f"sweep-{kind}"] = _entry(tasks.sweep.name, kind, queue, SWEEP_EVERY.total_seconds())
+    for queue in (FAST, SLOW):
+        entries[f"pulse-{queue}"] = _entry(tasks.pulse.name, queue, queue, PULSE_EVERY.total_seconds())
+    return entries
+
+
+def _entry(task: str, argument: str, queue: str, seconds: float) -> dict[str, Any]:
+    return {"task": task, "args": (argument,), "schedule": seconds, "options": {"queue": queue, "expires": seconds * 2}}
+
+
+@worker_process_init.connect  # type: ignore[untyped-decorator]
+def _warm_up(**_: Any) -> None:
+    """Connects and compiles before the first message: a recovery must not pay for it. Without a database it is paid for later."""
+    try:
+        plane().driver.reconcile("job", "none")
+    except Exception:
+        log.exception("the worker starts cold")
+
+
+app = create_app(Settings.from_environ())

@@ -1,0 +1,61 @@
+"""What a worker is made of: settings, database, provider, reconcilers. Built once a process, after the fork."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from types import MappingProxyType
+
+from models.access.secrets import boot_token
+from models.clock import Clock, WallClock
+from models.cluster.table import Cluster
+from models.job.table import Job
+from models.node.table import Host, Node
+from models.session import Sessions, connect
+from models.session import sessions as session_factory
+from workers.driver import Driver, Reconciler
+from workers.plans.job_seen import Patience as JobPatience
+from workers.plans.node import Patience as NodePatience
+from workers.providers import registry
+from workers.providers.base import Provider
+from workers.reconcilers.cluster import ClusterReconciler
+from workers.reconcilers.host import HostReconciler
+from workers.reconcilers.job import JobReconciler
+from workers.reconcilers.node import NodeReconciler
+from workers.settings import FAST, SLOW, Settings
+
+LANES: Mapping[str, str] = MappingProxyType({Job.KIND: FAST, Node.KIND: FAST, Cluster.KIND: FAST, Host.KIND: SLOW})
+"""Which queue serves which kind of row. ``host`` is the half of a node that calls its provider."""
+_POOL = 2
+
+
+@dataclass(frozen=True)
+class Plane:
+    sessions: Sessions
+    clock: Clock
+    driver: Driver
+    provider: Provider
+    node_patience: NodePatience
+
+
+def build(settings: Settings, sessions: Sessions, clock: Clock) -> Plane:
+    provider = registry.provider(settings)
+    node_patience = NodePatience(loss=settings.node_patience, boot=settings.boot_patience)
+    reconcilers: dict[str, Reconciler] = {
+        Cluster.KIND: ClusterReconciler(),
+        Node.KIND: NodeReconciler(node_patience),
+        Host.KIND: HostReconciler(provider, partial(boot_token, settings.master_key)),
+        Job.KIND: JobReconciler(JobPatience(reform=settings.reform_patience)),
+    }
+    owner = f"{socket.gethostname()}:{os.getpid()}"
+    return Plane(sessions, clock, Driver(sessions, clock, owner, reconcilers), provider, node_patience)
+
+
+@cache
+def plane() -> Plane:
+    """This process's own. Not to be called before a fork: connections must not be shared."""
+    settings = Settings.from_environ()
+    return build(settings, session_factory(connect(settings.database_url, pool_size=_POOL)), WallClock())

@@ -1,0 +1,88 @@
+"""The port to whoever has machines: few verbs, and errors that carry the policy.
+
+``NoCapacity`` → plan elsewhere or wait. ``Refused`` → an operator must act. ``HostNotFound`` → there is no such host: what a release ends
+with. Anything else → try again later.
+
+Every verb may be called twice: a worker may die between the call and its note of it. A launch is idempotent by its claim. What a provider
+must do is said by ``tests/workers/providers/contract.py``, which every provider passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+class ProviderError(Exception):
+    """The provider could not do it now; asking again later may help."""
+
+
+class NoCapacity(ProviderError):
+    """There is no host of this kind to be had now."""
+
+
+class Refused(ProviderError):
+    """The provider will not do this, however often it is asked: an operator must act."""
+
+
+class HostNotFound(ProviderError):
+    """The provider knows no such host: it is gone, or never was."""
+
+
+@dataclass(frozen=True)
+class HostSpec:
+    """A host as it is wished for. ``claim`` names the wish: launching it twice gives the same host."""
+
+    claim: str
+    instance_type: str
+    vcpus: int
+    memory_mib: int
+    boot_token: str = field(repr=False)
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class HostRef:
+    """Which host: by its claim, which is always known, and by its instance id once the launch has been noted."""
+
+    claim: str
+    instance_id: str | None = None
+
+
+@dataclass(frozen=True)
+class HostSeen:
+    """A host as the provider knows it. ``is_alive`` is about the machine, not about our agent on it."""
+
+    claim: str
+    instance_id: str
+    address: str | None
+    is_alive: bool
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+class Provider(Protocol):
+    def launch(self, spec: HostSpec) -> HostSeen:
+        """Starts the host of this claim, or finds it started.
+
+        Raises:
+            NoCapacity: none to be had.
+            Refused: not allowed, or a kind that does not exist here.
+        """
+        ...
+
+    def describe(self, ref: HostRef) -> HostSeen:
+        """Raises HostNotFound."""
+        ...
+
+    def hosts(self) -> tuple[HostSeen, ...]:
+        """Every host that we have launched and not released, also those which nobody noted."""
+        ...
+
+    def release(self, ref: HostRef) -> None:
+        """Asks for the end of the host. Called again and again, until it raises.
+
+        Raises:
+            HostNotFound: it is gone.
+        """
+        ...

@@ -1,0 +1,77 @@
+"""What each node is told to run for a job, derived from the job's rows. No choices: the rows say it all."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from everstep.protocol import Assignment, Launch, Member, Process
+from everstep.protocol import Generation as Membership
+from models.directive import queries as directives
+from models.directive.changes import settle_assignment
+from models.ids import NodeId
+from models.job import queries as jobs
+from models.job.states import ENDED
+from models.job.table import Job, JobProcess
+from models.node.table import Node
+
+
+def tell(session: Session, job: Job, *, now: datetime) -> None:
+    """Issues the assignments that differ from what the nodes were told before."""
+    told = {directive.node_id: directive.assignment for directive in directives.of_job(session, job.id)}
+    present: dict[NodeId, list[JobProcess]] = defaultdict(list)
+    if job.halted_at is None and job.state not in ENDED:
+        for process in jobs.processes(session, job.id, alive_only=True):
+            present[process.node_id].append(process)
+    membership = _membership(session, job)
+    for node_id in sorted({*told, *present}):
+        assignment = _assignment(job, present.get(node_id, []), membership).to_wire()
+        if told.get(node_id) != assignment:
+            settle_assignment(session, node_id, job.id, assignment, now=now)
+
+
+def _assignment(job: Job, processes: list[JobProcess], membership: Membership | None) -> Assignment:
+    """Nothing to run means: end what runs, and the generation is of no concern there any more."""
+    listed = sorted(processes, key=lambda process: (process.local_rank, process.id))
+    return Assignment(
+        job=job.id,
+        launch=_launch(job.spec),
+        processes=tuple(Process(id=one.id, rank=one.rank, local_rank=one.local_rank) for one in listed),
+        generation=membership if processes else None,
+        grace_s=float(job.spec.get("grace_s", 10.0)),
+    )
+
+
+def _launch(spec: dict[str, Any]) -> Launch:
+    return Launch(
+        command=tuple(str(word) for word in spec["command"]),
+        working_dir=str(spec.get("working_dir") or "/"),
+        env={str(name): str(value) for name, value in (spec.get("env") or {}).items()},
+        seed=int(spec.get("seed") or 0),
+    )
+
+
+def _membership(session: Session, job: Job) -> Membership | None:
+    """The current generation, with the addresses that the nodes have now: an agent that restarted may listen elsewhere."""
+    generation = jobs.generation(session, job.id, job.generation) if job.generation else None
+    if generation is None:
+        return None
+    members = []
+    first: Node | None = None
+    for rank, process_id in enumerate(generation.members):
+        process = session.get_one(JobProcess, process_id)
+        node = session.get_one(Node, process.node_id)
+        first = first or node
+        members.append(Member(rank, process.id, node.id, node.address or "", process.local_rank))
+    rendezvous = f"{first.address}:{first.rendezvous_port}" if first else ""
+    return Membership(
+        job=job.id,
+        number=generation.number,
+        cause=generation.cause,
+        members=tuple(members),
+        rendezvous=rendezvous,
+        token=job.rendezvous_token,
+    )

@@ -1,0 +1,126 @@
+"""Clusters: what is seen of them, and how a plan's actions are written down. Every decision is in ``workers.plans.cluster``."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+
+from sqlalchemy.orm import Session
+
+from models.cluster import changes
+from models.cluster import queries as clusters
+from models.cluster.states import ClusterState, GroupState
+from models.cluster.table import Cluster, InstanceGroup
+from models.job import queries as jobs
+from models.move import wake
+from models.node import queries as nodes
+from models.node.changes import settle_unwanted, settle_wanted_node
+from models.node.states import NodeState
+from models.node.table import Node
+from workers.plans import cluster as plans
+from workers.plans.decision import Decision
+
+
+class ClusterReconciler:
+    TABLE: ClassVar[Any] = Cluster
+    SPAN: ClassVar[timedelta] = timedelta(seconds=10)
+    ACTS_OUTSIDE: ClassVar[bool] = False
+
+    def observe(self, session: Session, row_id: str, _now: datetime) -> plans.ClusterSeen | None:
+        cluster = session.get(Cluster, row_id)
+        if cluster is None:
+            return None
+        rows = {node.id: node for node in (*nodes.of_places(session, row_id), *nodes.of_cluster(session, row_id))}
+        busy = jobs.busy_nodes(session, row_id)
+        of_group: dict[str, list[plans.NodeSeen]] = defaultdict(list)
+        for node in rows.values():
+            of_group[node.group_id].append(_node_seen(node, is_busy=node.id in busy))
+        return plans.ClusterSeen(
+            state=cluster.state,
+            is_continuous=cluster.is_continuous,
+            replaces_lost_nodes=cluster.settings.get("NodeRecovery") != "None",
+            has_operation=changes.has_open_operation(session, cluster),
+            failure=cluster.failure_message,
+            groups=tuple(_group_seen(group, of_group[group.id]) for group in clusters.groups(session, row_id)),
+            live_jobs=tuple(job.id for job in jobs.of_cluster(session, row_id, live_only=True)),
+        )
+
+    def plan(self, seen: plans.ClusterSeen, now: datetime) -> Decision[plans.Action]:
+        return plans.plan(seen, now)
+
+    def act(self, seen: plans.ClusterSeen, action: plans.Action) -> Any:
+        raise NotImplementedError
+
+    def settle(self, session: Session, row_id: str, results: tuple[plans.Action, ...], now: datetime) -> None:
+        cluster = session.get_one(Cluster, row_id)
+        groups = {group.id: group for group in clusters.groups(session, row_id)}
+        for action in sorted(results, key=_lock_order):
+            _write(session, cluster, groups, action, now)
+        if cluster.state is not ClusterState.DELETED:
+            wake(session, cluster, now=now)
+
+
+def _write(session: Session, cluster: Cluster, groups: dict[Any, InstanceGroup], action: plans.Action, now: datetime) -> None:
+    match action:
+        case plans.MoveCluster(new=new, why=why):
+            changes.settle_cluster(session, cluster, new, why=why, now=now)
+            if new is ClusterState.IN_SERVICE:
+                changes.settle_specifications(groups.values())
+        case plans.FinishOperations():
+            changes.settle_operations(session, cluster, now=now)
+        case plans.MoveGroup(group=group, new=new, why=why):
+            changes.settle_group(session, cluster, groups[group], new, why=why, now=now)
+        case plans.RollBackGroup(group=group):
+            changes.settle_rollback(groups[group], now=now)
+        case plans.WantNode(group=group, place=place, failures=failures):
+            settle_wanted_node(session, groups[group], logical_id=place, failures=failures, now=now)
+        case plans.LetGo(node=node, why=why):
+            settle_unwanted(session, nodes.get(session, node, lock=True), why=why, now=now)
+        case plans.WakeJob(job=job):
+            wake(session, jobs.get(session, job, lock=True), now=now)
+
+
+def _lock_order(action: plans.Action) -> tuple[int, str]:
+    """Cluster, groups, nodes by id, jobs by id: two transactions that lock in one order cannot wait for each other."""
+    match action:
+        case plans.LetGo(node=node):
+            return (2, node)
+        case plans.WantNode():
+            return (2, "")
+        case plans.WakeJob(job=job):
+            return (3, job)
+        case plans.MoveCluster():
+            return (1, "")
+        case _:
+            return (0, "")
+
+
+def _group_seen(group: InstanceGroup, seen: list[plans.NodeSeen]) -> plans.GroupSeen:
+    return plans.GroupSeen(
+        id=group.id,
+        name=group.name,
+        state=GroupState(group.state),
+        target=group.target_count,
+        minimum=group.min_count,
+        has_settled=group.settled is not None,
+        is_changed=group.settled is not None and group.settled != changes.specification(group),
+        nodes=tuple(seen),
+    )
+
+
+def _node_seen(node: Node, *, is_busy: bool) -> plans.NodeSeen:
+    return plans.NodeSeen(
+        id=node.id,
+        place=node.logical_id,
+        state=NodeState(node.state),
+        is_wanted=node.is_wanted,
+        created_at=node.created_at,
+        state_since=node.state_since,
+        is_busy=is_busy,
+        was_lost=node.lost_because is not None,
+        is_replacement=bool(node.facts.get("is_replacement")),
+        failures=int(node.facts.get("failures", 0)),
+        obstacle=node.facts.get("obstacle"),
+        message=node.message,
+    )

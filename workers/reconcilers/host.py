@@ -1,0 +1,161 @@
+"""Hosts: the calls to the provider that a node needs, made in no transaction. What follows from the answers is the node's plan's business."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+
+from sqlalchemy.orm import Session
+
+from models.catalogue import instance_type
+from models.cluster.table import Cluster
+from models.directive.changes import settle_withdrawn
+from models.directive.states import DirectiveState
+from models.ids import InstanceId, NodeId
+from models.job import queries as jobs
+from models.move import wake
+from models.node.changes import report_host, settle_launched, settle_node, settle_obstacle
+from models.node.states import HostWord, NodeState
+from models.node.table import Host, Node
+from workers.plans import host as plans
+from workers.plans.decision import Decision
+from workers.providers.base import HostNotFound, HostRef, HostSeen, HostSpec, NoCapacity, Provider, Refused
+
+_FIRST_RETRY = timedelta(seconds=2)
+_LONGEST_RETRY = timedelta(minutes=1)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A node as its plan sees it, and as its provider is asked for it."""
+
+    plan: plans.HostSeen
+    spec: HostSpec
+    ref: HostRef
+
+
+@dataclass(frozen=True)
+class Launched:
+    host: HostSeen
+
+
+@dataclass(frozen=True)
+class Impossible:
+    why: str
+    is_for_good: bool
+
+
+@dataclass(frozen=True)
+class Heard:
+    word: HostWord
+
+
+@dataclass(frozen=True)
+class Releasing:
+    """The provider has been asked, and does not yet say that the host is gone."""
+
+
+@dataclass(frozen=True)
+class Released:
+    """The provider knows the host no longer."""
+
+
+Outcome = Launched | Impossible | Heard | Releasing | Released
+
+
+@dataclass(frozen=True)
+class HostReconciler:
+    """``boot_token`` derives the token with which a node's agent registers."""
+
+    provider: Provider
+    boot_token: Callable[[NodeId], str]
+
+    TABLE: ClassVar[Any] = Host
+    SPAN: ClassVar[timedelta] = timedelta(seconds=90)
+    ACTS_OUTSIDE: ClassVar[bool] = True
+
+    def observe(self, session: Session, row_id: str, _now: datetime) -> Seen | None:
+        node = session.get(Node, row_id)
+        if node is None:
+            return None
+        cluster = session.get_one(Cluster, node.cluster_id)
+        kind = instance_type(node.instance_type)
+        spec = HostSpec(
+            claim=node.id,
+            instance_type=node.instance_type,
+            vcpus=kind.vcpus,
+            memory_mib=kind.memory_mib,
+            boot_token=self.boot_token(node.id),
+            tags={"everstep:cluster": cluster.name, "everstep:node": node.logical_id, "everstep:claim": node.id},
+        )
+        seen = plans.HostSeen(NodeState(node.state), node.is_wanted, _may_retry_at(node))
+        return Seen(seen, spec, HostRef(node.id, node.instance_id))
+
+    def plan(self, seen: Seen, now: datetime) -> Decision[plans.Action]:
+        return plans.plan(seen.plan, now)
+
+    def act(self, seen: Seen, action: plans.Action) -> Outcome:
+        match action:
+            case plans.Launch():
+                return self._launch(seen.spec)
+            case plans.Ask():
+                return Heard(self._ask(seen.ref))
+            case plans.Release():
+                return self._release(seen.ref)
+
+    def settle(self, session: Session, row_id: str, results: tuple[Outcome, ...], now: datetime) -> None:
+        node = session.get_one(Node, row_id, populate_existing=True)
+        for outcome in results:
+            match outcome:
+                case Launched(host=host):
+                    settle_launched(session, node, instance_id=InstanceId(host.instance_id), address=host.address, now=now)
+                case Impossible(why=why, is_for_good=is_for_good):
+                    settle_obstacle(session, node, why=why, is_for_good=is_for_good, now=now)
+                case Heard(word=word):
+                    report_host(session, node, word, now=now)
+                case Released():
+                    _settle_gone(session, node, now)
+                case Releasing():
+                    pass
+
+    def _launch(self, spec: HostSpec) -> Outcome:
+        try:
+            return Launched(self.provider.launch(spec))
+        except NoCapacity as error:
+            return Impossible(str(error), is_for_good=False)
+        except Refused as error:
+            return Impossible(str(error), is_for_good=True)
+
+    def _ask(self, ref: HostRef) -> HostWord:
+        try:
+            return HostWord.ALIVE if self.provider.describe(ref).is_alive else HostWord.DEAD
+        except HostNotFound:
+            return HostWord.MISSING
+
+    def _release(self, ref: HostRef) -> Outcome:
+        try:
+            self.provider.release(ref)
+            self.provider.describe(ref)
+        except HostNotFound:
+            return Released()
+        return Releasing()
+
+
+def _settle_gone(session: Session, node: Node, now: datetime) -> None:
+    """Locks in order: the node is locked, its jobs follow by id, then its directives."""
+    if node.state is not NodeState.RELEASING:
+        return
+    settle_node(session, node, NodeState.GONE, why="The provider knows the instance no longer.", now=now)
+    for job_id in sorted({process.job_id for process in jobs.on_node(session, node.id)}):
+        wake(session, jobs.get(session, job_id, lock=True), now=now)
+    settle_withdrawn(session, node.id, None, DirectiveState.EXPIRED, now=now)
+
+
+def _may_retry_at(node: Node) -> datetime | None:
+    tried_at = node.facts.get("launch_tried_at")
+    if tried_at is None:
+        return None
+    tries = int(node.facts.get("launch_tries", 1))
+    return datetime.fromisoformat(tried_at) + min(_LONGEST_RETRY, _FIRST_RETRY * (1 << min(tries - 1, 10)))

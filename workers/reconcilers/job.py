@@ -1,0 +1,180 @@
+"""Jobs: what is seen of them, and how a plan's actions are written down. Every decision is in ``workers.plans.job``.
+
+What the nodes are told is derived from the rows after every step, so an assignment always says what the rows say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from models.cluster.states import ClusterState
+from models.cluster.table import Cluster
+from models.directive import queries as directives
+from models.directive.changes import settle_withdrawn
+from models.directive.states import DirectiveState
+from models.ids import NodeId
+from models.job import changes
+from models.job import queries as jobs
+from models.job.states import ENDED, JobState, ProcessState
+from models.job.table import Generation, Job, JobProcess
+from models.move import wake
+from models.node import queries as nodes
+from models.node.states import NodeState
+from models.node.table import Node
+from models.notify import nudge
+from workers.plans import job as plans
+from workers.plans import job_seen as seen_as
+from workers.plans.decision import Decision
+from workers.plans.job_seen import Patience
+from workers.reconcilers.assignments import tell
+
+_GENERATIONS = 12
+"""How many of the newest generations a plan looks at."""
+_WAITING = (JobState.QUEUED, JobState.FORMING, JobState.RECOVERING)
+_GOING = (NodeState.DRAINING, NodeState.RELEASING, NodeState.GONE)
+
+
+@dataclass(frozen=True)
+class JobReconciler:
+    patience: Patience = field(default_factory=Patience)
+
+    TABLE: ClassVar[Any] = Job
+    SPAN: ClassVar[timedelta] = timedelta(seconds=5)
+    ACTS_OUTSIDE: ClassVar[bool] = False
+
+    def observe(self, session: Session, row_id: str, _now: datetime) -> seen_as.JobSeen | None:
+        job = session.get(Job, row_id)
+        if job is None:
+            return None
+        if job.state not in ENDED:
+            _place_one_at_a_time(session, job)
+        cluster = session.get_one(Cluster, job.cluster_id)
+        generations = jobs.generations(session, row_id)
+        return seen_as.JobSeen(
+            state=JobState(job.state),
+            replicas=job.replicas,
+            processes_per_node=job.processes_per_node,
+            spares=job.spares,
+            max_restarts=job.max_restarts,
+            restarts=job.restarts,
+            is_stopping=job.stop_requested,
+            cluster_is_going=cluster.state in (ClusterState.DELETING, ClusterState.DELETED),
+            halted_at=job.halted_at,
+            grace=timedelta(seconds=float(job.spec.get("grace_s", 10.0))),
+            groups=frozenset(job.spec.get("instance_groups") or ()),
+            processes=tuple(_process_seen(process) for process in jobs.processes(session, row_id)),
+            nodes=_nodes_seen(session, job),
+            generations=tuple(_generation_seen(generation) for generation in generations[-_GENERATIONS:]),
+            told=tuple(_told(directive) for directive in directives.of_job(session, row_id)),
+            has_ever_formed=any(generation.formed_at is not None for generation in generations),
+            why=job.why,
+            patience=self.patience,
+        )
+
+    def plan(self, seen: seen_as.JobSeen, now: datetime) -> Decision[seen_as.Action]:
+        return plans.plan(seen, now)
+
+    def act(self, seen: seen_as.JobSeen, action: seen_as.Action) -> Any:
+        raise NotImplementedError
+
+    def settle(self, session: Session, row_id: str, results: tuple[seen_as.Action, ...], now: datetime) -> None:
+        job = session.get_one(Job, row_id)
+        was = job.state
+        for action in results:
+            _write(session, job, action, now)
+        tell(session, job, now=now)
+        if job.state in ENDED and was not in ENDED:
+            wake(session, job, now=now)  # its processes are still to leave
+        if job.state in ENDED:
+            _nudge_waiting(session, job)
+
+
+def _place_one_at_a_time(session: Session, job: Job) -> None:
+    """Two jobs of one cluster that look for nodes at the same moment would both find the same free ones.
+
+    Taken after the job's row, and whoever holds it waits for no other job's row, so it cannot be part of a deadlock.
+    """
+    session.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(f"place:{job.cluster_id}", 0))))
+
+
+def _write(session: Session, job: Job, action: seen_as.Action, now: datetime) -> None:
+    match action:
+        case seen_as.Start(places=places):
+            changes.settle_processes(session, job, places, now=now)
+        case seen_as.GiveUp(process=process, why=why):
+            row = session.get_one(JobProcess, process)
+            changes.settle_given_up(session, job, row, why=why, now=now)
+            nudge(session, Node.KIND, row.node_id)
+        case seen_as.Publish(members=members, why=why, evidence_at=evidence_at):
+            rows = [session.get_one(JobProcess, process) for process in members]
+            changes.settle_generation(session, job, rows, cause=why, evidence_at=evidence_at, now=now)
+            changes.settle_why(job, why)
+        case seen_as.Move(new=new, why=why):
+            changes.settle_job(session, job, new, why=why, now=now)
+        case seen_as.CountRestarts(restarts=restarts):
+            changes.settle_restarts(job, restarts)
+        case seen_as.Halt():
+            changes.settle_halt(session, job, now=now)
+        case seen_as.Withdraw(node=node):
+            settle_withdrawn(session, node, job.id, DirectiveState.DONE, now=now)
+        case seen_as.Say(why=why):
+            changes.settle_why(job, why)
+
+
+def _nudge_waiting(session: Session, job: Job) -> None:
+    """Nodes may have become free. A nudge, not a wake: two jobs that lock each other's rows would deadlock; they look by themselves too."""
+    for other in jobs.of_cluster(session, job.cluster_id, live_only=True):
+        if other.id != job.id and other.state in _WAITING:
+            nudge(session, Job.KIND, other.id)
+
+
+def _nodes_seen(session: Session, job: Job) -> Mapping[NodeId, seen_as.NodeSeen]:
+    held = {node: holder for node, holder in jobs.busy_nodes(session, job.cluster_id).items() if holder != job.id}
+    return {
+        node.id: seen_as.NodeSeen(
+            id=node.id,
+            group=node.group_name,
+            age=age,
+            serves=node.state is NodeState.READY and node.is_wanted,
+            is_going=node.state in _GOING,
+            is_held=node.id in held,
+            stream_lost_at=node.stream_lost_at,
+            went_at=node.state_since,
+        )
+        for age, node in enumerate(nodes.of_cluster(session, job.cluster_id))
+    }
+
+
+def _process_seen(process: JobProcess) -> seen_as.ProcessSeen:
+    return seen_as.ProcessSeen(
+        id=process.id,
+        node=process.node_id,
+        local_rank=process.local_rank,
+        state=ProcessState(process.state),
+        state_since=process.state_since,
+        reformed=process.reformed,
+        broken=process.broken,
+        broken_at=process.broken_at,
+        failure=process.failure,
+        exit_code=process.exit_code,
+        signal=process.signal,
+    )
+
+
+def _generation_seen(generation: Generation) -> seen_as.GenerationSeen:
+    return seen_as.GenerationSeen(
+        number=generation.number,
+        members=tuple(generation.members),
+        decided_at=generation.decided_at,
+        is_formed=generation.formed_at is not None,
+    )
+
+
+def _told(directive: Any) -> seen_as.Told:
+    return seen_as.Told(node=directive.node_id, is_delivered=directive.state is DirectiveState.DELIVERED)

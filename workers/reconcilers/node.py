@@ -1,0 +1,89 @@
+"""Nodes: what is seen of them, and how a plan's conclusions are written down. What their providers are asked is in ``host``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+
+from sqlalchemy.orm import Session
+
+from models.cluster.table import Cluster
+from models.job import queries as jobs
+from models.job.table import Job
+from models.move import wake
+from models.node.changes import settle_failed, settle_lost, settle_node
+from models.node.states import NodeState
+from models.node.table import Node
+from models.notify import nudge
+from workers.plans import node as plans
+from workers.plans.decision import Decision
+from workers.plans.node import Patience
+
+
+@dataclass(frozen=True)
+class NodeReconciler:
+    patience: Patience = field(default_factory=Patience)
+
+    TABLE: ClassVar[Any] = Node
+    SPAN: ClassVar[timedelta] = timedelta(seconds=5)
+    ACTS_OUTSIDE: ClassVar[bool] = False
+
+    def observe(self, session: Session, row_id: str, _now: datetime) -> plans.NodeSeen | None:
+        node = session.get(Node, row_id)
+        if node is None:
+            return None
+        cluster = session.get_one(Cluster, node.cluster_id)
+        is_silent = node.stream_lost_at is not None
+        return plans.NodeSeen(
+            state=NodeState(node.state),
+            state_since=node.state_since,
+            is_wanted=node.is_wanted,
+            is_busy=node.state is NodeState.DRAINING and bool(jobs.on_node(session, row_id)),
+            last_seen=node.last_seen,
+            stream_lost_at=node.stream_lost_at,
+            lifecycle_done=node.lifecycle_done,
+            lifecycle_failure=_lifecycle_failure(node),
+            host_word=node.host_word,
+            host_word_at=node.host_word_at,
+            broken_peers=tuple(jobs.broken_peers(session, row_id)) if is_silent else (),
+            is_recovered=cluster.settings.get("NodeRecovery") != "None",
+            patience=self.patience,
+        )
+
+    def plan(self, seen: plans.NodeSeen, now: datetime) -> Decision[plans.Action]:
+        return plans.plan(seen, now)
+
+    def act(self, seen: plans.NodeSeen, action: plans.Action) -> Any:
+        raise NotImplementedError
+
+    def settle(self, session: Session, row_id: str, results: tuple[plans.Action, ...], now: datetime) -> None:
+        node = session.get_one(Node, row_id)
+        for action in results:
+            match action:
+                case plans.Move(new=new, why=why):
+                    settle_node(session, node, new, why=why, now=now)
+                case plans.Lose(why=why):
+                    settle_lost(session, node, witnesses=why, now=now)
+                case plans.Fail(why=why):
+                    settle_failed(session, node, why=why, now=now)
+        _tell_jobs(session, node, now)
+
+
+def _tell_jobs(session: Session, node: Node, now: datetime) -> None:
+    """Jobs on a node that goes must look; jobs that wait for nodes may look, and do so by themselves if this is lost."""
+    if node.state in (NodeState.DRAINING, NodeState.RELEASING):
+        wake_jobs_on(session, node, now)
+    if node.state is NodeState.READY:
+        for job in jobs.of_cluster(session, node.cluster_id, live_only=True):
+            nudge(session, Job.KIND, job.id)
+
+
+def wake_jobs_on(session: Session, node: Node, now: datetime) -> None:
+    """Job rows come after a node's in the order of locks, and are locked in the order of their ids."""
+    for job_id in sorted({process.job_id for process in jobs.on_node(session, node.id)}):
+        wake(session, jobs.get(session, job_id, lock=True), now=now)
+
+
+def _lifecycle_failure(node: Node) -> str | None:
+    return node.message if node.facts.get("lifecycle_exit_code", 0) != 0 else None

@@ -1,0 +1,36 @@
+"""The tasks. A task takes a key, never a payload: what is to be done is in the rows."""
+
+from __future__ import annotations
+
+import logging
+
+from celery import Celery
+
+from models.pulse import report_pulse
+from models.session import unit_of_work
+from workers import sweep as sweeping
+from workers.plane import LANES, plane
+
+log = logging.getLogger(__name__)
+celery = Celery("everstep")
+
+
+def ask(kind: str, row_id: str) -> None:
+    """Sends the hint that a row wants a look, to the lane of its kind."""
+    reconcile.apply_async((kind, row_id), queue=LANES[kind], retry=False)
+
+
+@celery.task(name="reconcile")  # type: ignore[untyped-decorator]
+def reconcile(kind: str, row_id: str) -> None:
+    plane().driver.reconcile(kind, row_id)
+
+
+@celery.task(name="sweep")  # type: ignore[untyped-decorator]
+def sweep(kind: str) -> None:
+    sweeping.sweep(plane(), kind, ask)
+
+
+@celery.task(name="pulse")  # type: ignore[untyped-decorator]
+def pulse(queue: str) -> None:
+    with unit_of_work(plane().sessions) as session:
+        report_pulse(session, queue, now=plane().clock.now())
