@@ -121,7 +121,12 @@ class Exits:
         await asyncio.gather(*watches, return_exceptions=True)
 
     async def _watch(self, pid: int, ended: Callable[[Exit], None], child: subprocess.Popen[bytes] | None) -> None:
-        await until_gone(pid)
+        try:
+            await until_gone(pid)
+        except asyncio.CancelledError:
+            if child is not None:
+                child.returncode = 0  # it is to outlive us; Popen would warn about a child that it was not told to forget
+            raise
         if child is not None:
             code = child.wait()
             ended(Exit(signal=-code) if code < 0 else Exit(code=code))

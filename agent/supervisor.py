@@ -83,6 +83,7 @@ class Supervisor:
         self._zygotes: dict[tuple[str, tuple[tuple[str, str], ...]], asyncio.Task[Zygote]] = {}
         self._steps: dict[tuple[str, int], list[StepReport]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._leaving: set[asyncio.Task[None]] = set()
 
     # ------------------------------------------------------------ what the agent calls
 
@@ -136,10 +137,8 @@ class Supervisor:
         await self._exits.stop()
         await self._door.stop()
         await self._rendezvous.stop()
-        for starting in self._zygotes.values():
-            starting.cancel()
-            if starting.done() and not starting.cancelled() and starting.exception() is None:
-                await starting.result().stop()
+        self._stop_zygotes()
+        await asyncio.gather(*self._leaving)
         self._tell_progress()
 
     # ------------------------------------------------------------ what the processes say (Listener)
@@ -317,9 +316,14 @@ class Supervisor:
     def _release_zygotes(self) -> None:
         """Not before the last of their children is gone: a zygote is who knows how they ended."""
         if not self._processes and not any(assignment.processes for assignment in self._assignments.values()):
-            for starting in self._zygotes.values():
-                self._run(_stop_zygote(starting))
-            self._zygotes = {}
+            self._stop_zygotes()
+
+    def _stop_zygotes(self) -> None:
+        for starting in self._zygotes.values():
+            leaving = asyncio.get_running_loop().create_task(_stop_zygote(starting))
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
+        self._zygotes = {}
 
     # ------------------------------------------------------------ reports
 

@@ -44,6 +44,8 @@ class Place:
     is_reduced: bool = False
     alone_since: int = 0
     last_loss: float | None = None
+    recent: list[dict[str, Any]] = field(default_factory=list)
+    """The last steps as told by rank 0; its successor tells them again, because words of a killed process may be lost."""
 
 
 @dataclass
@@ -261,7 +263,12 @@ class Membership:
         if self._server is None:
             return
         place = self.place
-        cursor: dict[str, Any] = {"step": place.step, "consumed": place.consumed, "loss": place.last_loss}
+        cursor: dict[str, Any] = {
+            "step": place.step,
+            "consumed": place.consumed,
+            "loss": place.last_loss,
+            "recent": place.recent,
+        }
         tensors = [tensor for _, tensor in state.tensors()]
         state.abandon_step()
         self._server.publish(Published(generation.number, generation.token, state.pack_rest(cursor), tensors))
@@ -275,6 +282,7 @@ class Membership:
         targets, cursor = state.unpack_rest(blob)
         moved = receiver.tensors(targets)
         place.step, place.consumed, place.last_loss = cursor["step"], cursor["consumed"], cursor["loss"]
+        place.recent = cursor["recent"]
         place.holds_state = True
         return moved + len(blob)
 
@@ -294,3 +302,6 @@ class Membership:
             bytes_moved=moved,
             phases=phases.ends,
         )
+        if place.rank == 0:
+            for step in place.recent:
+                watcher.tell(ToAgent.PROGRESS, **{**step, "generation": place.generation})

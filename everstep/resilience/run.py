@@ -25,6 +25,7 @@ from .unwind import RehearsalOver, Unwind
 
 _REHEARSED_STEPS = 2
 _LARGEST_REHEARSED_BATCH = 32
+_RETOLD_STEPS = 8
 
 
 class Run:
@@ -212,10 +213,10 @@ class Run:
         if watcher is None:
             return
         watcher.stands_at(place.generation, place.step)
+        told = {"generation": place.generation, "step": place.step - 1, "seconds": seconds, "at": time.time(), "loss": loss}
+        place.recent = [*place.recent[1 - _RETOLD_STEPS :], told]
         if place.rank == 0:
-            watcher.tell(
-                ToAgent.PROGRESS, generation=place.generation, step=place.step - 1, seconds=seconds, at=time.time(), loss=loss
-            )
+            watcher.tell(ToAgent.PROGRESS, **told)
 
 
 class Update:

@@ -1,0 +1,104 @@
+"""The randomised kill test: whatever dies, and whenever, the run ends as if nothing had happened, bit for bit."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from everstep.testing import Fault, arm
+from tests.everstep.plane import Job, Plane, script_launch
+
+SCRIPT = Path(__file__).parent / "scripts" / "train.py"
+RANKS = 3
+STEPS = 40
+KILLS = 8
+IN_STEP = ("forward", "backward", "all-reduce", "after-reduce", "vote", "before-update", "mid-update", "after-update")
+IN_REFORM = ("agree", "construct", "construct", "transfer")
+LIMIT_S = 60.0
+
+
+@dataclass
+class Notes:
+    """What the ranks of one job wrote down while they trained."""
+
+    losses: dict[int, set[float]]
+    identities: dict[str, set[str]]
+
+
+def draw(seed: int, steps: int = STEPS, kills: int = KILLS) -> list[Fault]:
+    """Kills in steps, and kills in every second reform or so; never in two reforms in a row, which could take the last holder of the state."""
+    chance = random.Random(seed)
+    faults: list[Fault] = []
+    for step in sorted(chance.sample(range(1, steps), kills)):
+        phase = chance.choice(IN_STEP)
+        delay = chance.uniform(0.0, 4.0) if phase in {"backward", "all-reduce"} and chance.random() < 0.6 else 0.0
+        faults.append(Fault(chance.randrange(RANKS), phase, step=step, after_ms=delay))
+    generation = 2
+    while generation < 3 * kills:
+        if chance.random() < 0.4:
+            delay = chance.choice((0.0, chance.uniform(0.0, 20.0)))
+            faults.append(Fault(chance.randrange(RANKS), chance.choice(IN_REFORM), generation=generation, after_ms=delay))
+            generation += 1
+        generation += 1
+    return faults
+
+
+def read_notes(folder: Path) -> Notes:
+    notes = Notes(defaultdict(set), defaultdict(set))
+    for path in folder.glob("losses-*.jsonl"):
+        for line in map(json.loads, path.read_text().splitlines()):
+            notes.losses[line["step"]].add(line["loss"])
+    for path in folder.glob("identities-*.jsonl"):
+        notes.identities[path.name].update(path.read_text().splitlines())
+    return notes
+
+
+def job_of(folder: Path, name: str, mode: str, faults: list[Fault], spares: int, steps: int = STEPS) -> tuple[Job, Path]:
+    notes = folder / name
+    notes.mkdir()
+    arm(notes / "faults", faults)
+    return Job(name, script_launch(SCRIPT, mode, str(notes), str(steps), str(notes / "faults")), RANKS, spares), notes
+
+
+async def unbroken_and_broken(folder: Path, mode: str, faults: list[Fault], spares: int) -> tuple[Job, Job, int]:
+    plane = Plane(folder, 2, dict(os.environ))
+    await plane.start()
+    try:
+        reference, _ = job_of(folder, "reference", mode, [], 0)
+        await plane.submit(reference)
+        await plane.until(lambda: bool(reference.generations), LIMIT_S)
+        broken, notes = job_of(folder, "broken", mode, faults, spares)
+        await plane.submit(broken)
+        await plane.finish(reference, LIMIT_S)
+        await plane.finish(broken, LIMIT_S)
+        fired = len(list((notes / "faults.fired").iterdir()))
+    finally:
+        await plane.stop()
+    return reference, broken, fired
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("mode", ["ddp", "manual"])
+def test_killed_ranks_leave_no_trace_in_losses_or_state(mode: str, tmp_path: Path) -> None:
+    seed = int(os.environ.get("EVERSTEP_TEST_SEED", random.SystemRandom().randrange(1 << 30)))
+    spares = 1 + seed % 2
+    faults = draw(seed)
+    print(f"seed {seed}, {spares} spares, faults:", *faults, sep="\n  ")
+    reference, broken, fired = asyncio.run(unbroken_and_broken(tmp_path, mode, faults, spares))
+
+    expected, seen = read_notes(tmp_path / "reference"), read_notes(tmp_path / "broken")
+    assert seen.losses == expected.losses
+    assert all(len(losses) == 1 for losses in seen.losses.values())
+    assert broken.losses == reference.losses
+    assert {report.digest for report in broken.finished.values()} == {report.digest for report in reference.finished.values()}
+    assert all(len(versions) == 1 for versions in seen.identities.values()), "a survivor's objects or storage were replaced"
+    assert fired >= KILLS
+    assert sum(report.signal == 9 for report in broken.exits) == fired
+    assert all(report.exit_code == 0 for report in broken.exits if report.signal is None)
