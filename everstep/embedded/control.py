@@ -177,13 +177,12 @@ def exports(home: Home) -> dict[str, str]:
     if keys is None or found is None:
         message = f"there is no stack in {home.root}; start one with `everstep up`"
         raise StackError(message)
-    settings = StackSettings()
     return {
         "AWS_ENDPOINT_URL_SAGEMAKER": found.url,
         "AWS_ENDPOINT_URL_EVERSTEP": found.url,
         "AWS_ACCESS_KEY_ID": keys.access_key_id,
         "AWS_SECRET_ACCESS_KEY": keys.secret_access_key,
-        "AWS_DEFAULT_REGION": settings.region,
+        "AWS_DEFAULT_REGION": found.region,
         "EVERSTEP_URL": found.url,
         "EVERSTEP_TOKEN": keys.token,
     }
@@ -208,7 +207,7 @@ def _services(home: Home, now: StackState, settings: StackSettings) -> tuple[lis
     embedded = stack.servers(home, now, keys, settings)
     base = stack.server_services(embedded)
     env = stack.environment(home, now, keys, settings, embedded)
-    now.database_url, now.broker_url = env["EVERSTEP_DATABASE_URL"], env["EVERSTEP_BROKER_URL"]
+    now.database_url, now.broker_url, now.region = env["EVERSTEP_DATABASE_URL"], env["EVERSTEP_BROKER_URL"], settings.region
     plane = stack.control_plane(root, home, now.port, env, [service.name for service in base])
     return base + plane, lambda: stack.why_not_ready(now.port)
 

@@ -43,6 +43,7 @@ class StackState:
     port: int
     database_port: int
     broker_port: int
+    region: str = "us-east-1"
     phase: Phase = Phase.STARTING
     supervisor_pid: int = 0
     supervisor_started: int = 0

@@ -113,7 +113,7 @@ class Supervisor:
             while not self._stop.is_set():
                 began = time.monotonic()
                 await self._live_once(running)
-                if running.service.is_task and running.ready.is_set():
+                if self._stop.is_set() or (running.service.is_task and running.ready.is_set()):
                     return
                 self._check_patience(running)
                 backoff = _FIRST_BACKOFF_SECONDS if time.monotonic() - began > _HEALTHY_AFTER_SECONDS else backoff
@@ -171,7 +171,7 @@ class Supervisor:
         """Before the stack was ever ready, a service that keeps dying will go on doing so: tell, do not hide it."""
         was_ready = self._state.phase is Phase.READY
         tries = 1 if running.service.is_task else _TRIES_BEFORE_READY
-        if self._stop.is_set() or was_ready or running.state.restarts + 1 < tries:
+        if was_ready or running.state.restarts + 1 < tries:
             return
         log = self._home.logs / f"{running.service.name}.log"
         message = f"it does not start: {running.state.why}. The end of {log}:\n{logs.tail(log)}"
