@@ -16,9 +16,10 @@ from models.cluster.states import ClusterState
 from models.cluster.table import Cluster
 from models.ids import InstanceId
 from models.job import changes as job_changes
+from models.job import reports as job_reports
 from models.job.changes import JobSpec, request_job
-from models.job.states import JobState
-from models.job.table import Job
+from models.job.states import JobState, ProcessState
+from models.job.table import Job, JobProcess
 from models.node.changes import Arrival, report_registered, settle_launched, settle_node, settle_wanted_node
 from models.node.states import NodeState
 from models.node.table import Node
@@ -76,3 +77,21 @@ def access_key(session: Session, key_id: str, secret: str = "secret", *, master_
 
 def settle_cluster(session: Session, of: Cluster, state: ClusterState) -> None:
     cluster_changes.settle_cluster(session, of, state, why="The test says so.", now=NOW)
+
+
+def reach(session: Session, process: JobProcess, state: ProcessState) -> None:
+    """A process reports that it has come as far as ``state``: started, ready, finished or exited."""
+    if state is ProcessState.FINISHED:
+        generation = session.get_one(Job, process.job_id).generation
+        job_reports.report_finished(session, process.id, generation, step=1, digest="0" * 64, now=NOW)
+    else:
+        job_reports.report_process(session, process.id, state, now=NOW)
+
+
+def processes(session: Session, of: Job, count: int) -> list[JobProcess]:
+    """Ready processes of a job, one on each of as many new nodes."""
+    places = [(made.id, 0) for made in nodes(session, session.get_one(Cluster, of.cluster_id), count)]
+    wanted = job_changes.settle_processes(session, of, places, now=NOW)
+    for process in wanted:
+        reach(session, process, ProcessState.READY)
+    return wanted

@@ -70,9 +70,7 @@ def steps(session: Session, job_id: str, *, after: int = -1, limit: int = 100_00
 
 def broken_peers(session: Session, node_id: str) -> list[str]:
     """Processes on other nodes whose collectives broke in the current generation of a job that has a member on this node."""
-    mine = select(JobProcess.job_id).where(
-        JobProcess.node_id == node_id, JobProcess.rank.is_not(None), JobProcess.state.in_(ALIVE)
-    )
+    mine = select(JobProcess.job_id).where(JobProcess.node_id == node_id, JobProcess.rank.is_not(None), JobProcess.state.in_(ALIVE))
     wanted = (
         select(JobProcess.id)
         .join(Job, Job.id == JobProcess.job_id)
