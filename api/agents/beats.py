@@ -56,8 +56,12 @@ class Beats:
         taken, self._waiting = self._waiting, {}
         if not taken:
             return
+        is_written = False
         try:
             await self._write(tuple(taken.values()))
+            is_written = True
         except SQLAlchemyError as error:
             log.warning("%d beats could not be written and wait: %s", len(taken), type(error).__name__)
-            self._waiting = taken | self._waiting
+        finally:
+            if not is_written:  # also when a shutdown cancels the write, before its last flush
+                self._waiting = taken | self._waiting

@@ -45,6 +45,7 @@ class Door:
     """What the door keeps for the life of the process."""
 
     services: Services
+    loop: asyncio.AbstractEventLoop
     threads: ThreadPoolExecutor
     beats: Beats
     streams: Streams
@@ -100,8 +101,8 @@ def _assemble(services: Services, threads: ThreadPoolExecutor) -> Door:
     async def write(beats: Any) -> None:
         await _work(services, threads, agents.report_beats, beats)
 
-    clock = asyncio.get_running_loop().time
-    return Door(services, threads, Beats(write), Streams(Ledger(assignments, deliver, close)), Tokens(clock))
+    loop = asyncio.get_running_loop()
+    return Door(services, loop, threads, Beats(write), Streams(Ledger(assignments, deliver, close)), Tokens(loop.time))
 
 
 async def _work(

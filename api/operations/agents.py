@@ -29,8 +29,10 @@ from models.job.states import ProcessState
 from models.job.table import Job
 from models.move import wake
 from models.node import changes as node_changes
+from models.node import queries as node_queries
 from models.node.states import NodeState
 from models.node.table import Node
+from models.session import locked
 
 _STREAM = "stream"
 """The fact that names a node's newest directive stream: an older one that closes later must not report the node as cut off."""
@@ -107,7 +109,7 @@ def open_stream(session: Session, token: str, *, now: datetime) -> tuple[NodeId,
 
 def close_stream(session: Session, node_id: NodeId, name: str, *, now: datetime) -> None:
     """A directive stream has ended. Nothing happens if the node has a newer one: then it has only been replaced."""
-    node = session.scalars(select(Node).where(Node.id == node_id).with_for_update(key_share=True)).one()
+    node = node_queries.get(session, node_id, lock=True)
     if node.facts.get(_STREAM) != name or node.state is NodeState.GONE:
         return
     node_changes.report_stream(session, node, is_open=False, now=now)
@@ -136,7 +138,7 @@ def report_beats(session: Session, beats: Sequence[node_changes.Heartbeat]) -> N
 
 def _lock(session: Session, which: Any, *, lock: bool = True) -> Node:
     wanted = select(Node).where(which)
-    node = session.scalars(wanted.with_for_update(key_share=True) if lock else wanted).one_or_none()
+    node = session.scalars(locked(wanted) if lock else wanted).one_or_none()
     if node is None:
         raise Unauthenticated
     if node.state is NodeState.GONE:
@@ -199,4 +201,4 @@ def _lock_jobs(session: Session, job_ids: set[JobId]) -> Sequence[Job]:
     """Locks jobs in one order, so that two nodes which share two jobs cannot wait for each other."""
     if not job_ids:
         return ()
-    return session.scalars(select(Job).where(Job.id.in_(job_ids)).order_by(Job.id).with_for_update(key_share=True)).all()
+    return session.scalars(locked(select(Job).where(Job.id.in_(job_ids)).order_by(Job.id))).all()

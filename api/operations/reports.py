@@ -76,9 +76,10 @@ def _own(session: Session, node_id: NodeId, reports: Sequence[protocol.Report]) 
 
 def _apply(session: Session, node: Node, own: set[str], index: int, item: Sequenced, now: datetime) -> None:
     report = item.report
+    node_id = node.id  # a failed transaction takes the row's attributes with it
     subject = getattr(report, "process", None) or getattr(report, "job", None)
     if subject is not None and subject not in own:
-        log.warning("node %s reports %s of %s, which was never placed on it; ignored", node.id, report.kind, subject)
+        log.warning("node %s reports %s of %s, which was never placed on it; ignored", node_id, report.kind, subject)
         return
     try:
         _TELL[type(report)](session, node, report, now)
@@ -86,7 +87,7 @@ def _apply(session: Session, node: Node, own: set[str], index: int, item: Sequen
     except (OperationalError, InterfaceError):
         raise  # the database's trouble, not the report's: the agent sends the batch again
     except Exception as error:
-        log.exception("report %s of node %s cannot be applied", item.sequence, node.id)
+        log.exception("report %s of node %s cannot be applied", item.sequence, node_id)
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise BadReport(index=index, sequence=item.sequence, kind=report.kind, reason=reason) from error
 
@@ -129,8 +130,7 @@ def _failed(session: Session, _: Node, report: protocol.FailedReport, now: datet
 
 
 def _lifecycle(session: Session, node: Node, report: protocol.LifecycleReport, now: datetime) -> None:
-    if not node.lifecycle_done:
-        node_changes.report_lifecycle(session, node, exit_code=report.exit_code, tail=report.tail, now=now)
+    node_changes.report_lifecycle(session, node, exit_code=report.exit_code, tail=report.tail, now=now)
 
 
 def _log(session: Session, _: Node, report: protocol.LogReport, now: datetime) -> None:
