@@ -12,15 +12,15 @@ from models.access.table import AccessKey
 from models.cluster import changes as cluster_changes
 from models.cluster import queries as clusters
 from models.cluster.changes import ClusterSpec, GroupSpec, request_cluster
-from models.cluster.states import ClusterState
-from models.cluster.table import Cluster
+from models.cluster.states import ClusterState, GroupState
+from models.cluster.table import Cluster, InstanceGroup
 from models.ids import InstanceId
 from models.job import changes as job_changes
 from models.job import reports as job_reports
 from models.job.changes import JobSpec, request_job
 from models.job.states import JobState, ProcessState
 from models.job.table import Job, JobProcess
-from models.node.changes import Arrival, report_registered, settle_launched, settle_node, settle_wanted_node
+from models.node.changes import Arrival, report_registered, settle_launched, settle_lost, settle_node, settle_wanted_node
 from models.node.states import NodeState
 from models.node.table import Node
 
@@ -95,3 +95,14 @@ def processes(session: Session, of: Job, count: int) -> list[JobProcess]:
     for process in wanted:
         reach(session, process, ProcessState.READY)
     return wanted
+
+
+def settle_group(session: Session, cluster_: Cluster, group: InstanceGroup, state: GroupState) -> None:
+    cluster_changes.settle_group(session, cluster_, group, state, why="The test says so.", now=NOW)
+
+
+def release(session: Session, of: Node) -> None:
+    """A ready node is lost, released, and known to its provider no longer."""
+    settle_node(session, of, NodeState.SUSPECT, why="Silent.", now=NOW)
+    settle_lost(session, of, witnesses="the test", now=NOW)
+    settle_node(session, of, NodeState.GONE, why="The provider knows it no longer.", now=NOW)

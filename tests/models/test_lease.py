@@ -118,10 +118,14 @@ def test_what_a_stale_worker_found_out_is_dropped(sessions: Sessions) -> None:
         stale = taken(session, row.id)
     with unit_of_work(sessions) as session:
         taken(session, row.id, now=NOW + SPAN, owner="w2")
-    with pytest.raises(StaleLease), unit_of_work(sessions) as session:
-        mine = queries.find(session, "c1", lock=True)
-        move(session, CLUSTER, mine, ClusterState.IN_SERVICE, now=NOW)
-        lease.settle(session, Cluster, stale, again_at=None)
+
+    def conclude() -> None:
+        with unit_of_work(sessions) as session:
+            move(session, CLUSTER, queries.find(session, "c1", lock=True), ClusterState.IN_SERVICE, now=NOW)
+            lease.settle(session, Cluster, stale, again_at=None)
+
+    with pytest.raises(StaleLease):
+        conclude()
     with sessions() as session:
         found = queries.find(session, "c1")
         assert (found.state, found.lease_owner) == (ClusterState.CREATING, "w2")

@@ -25,9 +25,13 @@ def test_a_unit_of_work_commits_at_its_end(sessions: Sessions) -> None:
 
 
 def test_a_unit_of_work_that_raises_leaves_nothing_behind(sessions: Sessions) -> None:
-    with pytest.raises(RuntimeError), unit_of_work(sessions) as session:
-        rows.cluster(session, "dropped")
-        raise RuntimeError
+    def work() -> None:
+        with unit_of_work(sessions) as session:
+            rows.cluster(session, "dropped")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        work()
     with unit_of_work(sessions) as session, pytest.raises(NotFound):
         queries.find(session, "dropped")
 
