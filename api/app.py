@@ -19,19 +19,19 @@ from api.settings import Settings
 from models.clock import Clock, WallClock
 from models.session import connect, sessions, unit_of_work
 
-log = logging.getLogger(__name__)
-
 POOL_SIZE = 16
 """Connections of one API process. Requests beyond them wait for one; Postgres is shared with the workers."""
 
 
 def create_app(settings: Settings | None = None, clock: Clock | None = None) -> FastAPI:
-    """The application. Settings come from the environment unless they are given.
+    """The application. Without settings it is a process of its own: they come from the environment, and its log goes to standard error.
 
     Raises:
         SettingsError: a variable is missing or unreadable.
     """
-    settings = settings or Settings.from_environment()
+    if settings is None:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        settings = Settings.from_environment()
     engine = connect(settings.database_url, pool_size=POOL_SIZE)
     services = Services(settings=settings, sessions=sessions(engine), clock=clock or WallClock())
     app = FastAPI(title="Everstep", version="1", docs_url=None, redoc_url=None, lifespan=_lifespan(services, engine))

@@ -58,6 +58,7 @@ def install(app: FastAPI) -> None:
         app.add_exception_handler(kind, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse_shape)
     app.add_exception_handler(HTTPException, _refuse_http)
+    app.add_exception_handler(Exception, _crash)
 
 
 def status_of(error: Exception) -> HTTPStatus:
@@ -83,6 +84,12 @@ def _refuse_shape(_request: Request, error: Exception) -> JSONResponse:
 def _refuse_http(_request: Request, error: Exception) -> JSONResponse:
     status = HTTPStatus(error.status_code) if isinstance(error, HTTPException) else HTTPStatus.INTERNAL_SERVER_ERROR
     return _respond(Problem(status, status.phrase.replace(" ", ""), str(getattr(error, "detail", status.phrase)), {}))
+
+
+def _crash(_request: Request, error: Exception) -> JSONResponse:
+    """The server logs the traceback; the caller learns no more than that."""
+    detail = f"An internal error occurred ({type(error).__name__}); the server's log has it."
+    return _respond(Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "InternalFailure", detail, {}))
 
 
 def _respond(problem: Problem) -> JSONResponse:

@@ -27,15 +27,15 @@ GROUP: Final = {
 """Members of an instance group's specification."""
 
 RECORDED: Final = {
-    "ExecutionRole": "there is no IAM here; nodes act with the rights of their provider",
-    "ThreadsPerCore": "a provider that can set it does",
-    "InstanceStorageConfigs": "EbsVolumeConfig only; a provider that has volumes attaches them",
-    "OverrideVpcConfig": "a provider that has networks places nodes by it",
-    "NetworkInterface": "a provider that has network interfaces sets them up by it",
-    "CapacityRequirements": "shown as CapacityType of a node",
-    "KubernetesConfig": "labels and taints for whoever runs Kubernetes on the nodes",
-    "SlurmConfig": "the role of the nodes for whoever runs Slurm on them",
-    "ImageId": "'default' only",
+    "ExecutionRole": "nothing: there is no IAM here",
+    "ThreadsPerCore": "nothing yet",
+    "InstanceStorageConfigs": "nothing yet; EbsVolumeConfig only",
+    "OverrideVpcConfig": "nothing yet, as of the cluster's VpcConfig",
+    "NetworkInterface": "nothing yet",
+    "CapacityRequirements": "shown as CapacityType of a node; Spot capacity is not treated otherwise yet",
+    "KubernetesConfig": "shown by DescribeClusterNode, for whoever runs Kubernetes on the nodes",
+    "SlurmConfig": "nothing yet: it names the role of the nodes for whoever runs Slurm on them",
+    "ImageId": "nothing; 'default' only",
 }
 """Members that come back from DescribeCluster as they were sent, and what becomes of them otherwise."""
 
