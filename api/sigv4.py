@@ -23,7 +23,9 @@ SKEW = timedelta(minutes=15)
 
 _ALGORITHM = "AWS4-HMAC-SHA256"
 _STAMP = "%Y%m%dT%H%M%SZ"
-_HEADER = re.compile(r"AWS4-HMAC-SHA256\s+Credential=(?P<credential>[^,\s]+),\s*SignedHeaders=(?P<signed>[^,\s]+),\s*Signature=(?P<signature>[0-9a-f]{64})")
+_HEADER = re.compile(
+    r"AWS4-HMAC-SHA256\s+Credential=(?P<credential>[^,\s]+),\s*SignedHeaders=(?P<signed>[^,\s]+),\s*Signature=(?P<signature>[0-9a-f]{64})"
+)
 _SCOPE_PARTS = 5
 _MUST_BE_SIGNED = ("host", "x-amz-date", "x-amz-target", "x-amz-security-token", "x-amz-content-sha256")
 """Of these, whichever are sent: an unsigned one could be changed on the way, and with it what the request does."""
@@ -104,7 +106,9 @@ def _read_header(header: str) -> tuple[Scope, tuple[str, ...], str]:
         raise IncompleteSignature(message)
     found = _HEADER.fullmatch(header.strip())
     if found is None:
-        message = "Authorization header requires 'Credential', 'SignedHeaders' and 'Signature' (64 hex digits) parameters, in this order"
+        message = (
+            "Authorization header requires 'Credential', 'SignedHeaders' and 'Signature' (64 hex digits) parameters, in this order"
+        )
         raise IncompleteSignature(message)
     parts = found["credential"].split("/")
     if len(parts) != _SCOPE_PARTS or parts[4] != "aws4_request":
@@ -161,7 +165,9 @@ def _expected(request: SignedRequest, scope: Scope, signed: tuple[str, ...], sta
         raise WrongSignature(message)
     # http, not https: botocore then always signs the body, which is what every client of this protocol does.
     url = f"http://{request.headers['host']}{request.path}" + (f"?{request.query}" if request.query else "")
-    replica = AWSRequest(method=request.method, url=url, data=request.body, headers={name: request.headers[name] for name in signed})
+    replica = AWSRequest(
+        method=request.method, url=url, data=request.body, headers={name: request.headers[name] for name in signed}
+    )
     replica.context["timestamp"] = stamp.strftime(_STAMP)
     signer = SigV4Auth(Credentials(scope.access_key_id, secret), scope.service, scope.region)
     return str(signer.signature(signer.string_to_sign(replica, signer.canonical_request(replica)), replica))
