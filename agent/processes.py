@@ -196,7 +196,9 @@ def launch_environment(own: Mapping[str, str], launch: Launch) -> dict[str, str]
     return {**kept, "OMP_NUM_THREADS": "1", **launch.env}
 
 
-def process_environment(process: Process, generation: Generation | None, launch: Launch, *, job: str, address: str) -> dict[str, str]:
+def process_environment(
+    process: Process, generation: Generation | None, launch: Launch, *, job: str, address: str
+) -> dict[str, str]:
     """What is particular to one process. RANK and WORLD_SIZE are set only when a generation gives them."""
     environment = {
         "EVERSTEP_JOB_ID": job,

@@ -54,7 +54,8 @@ class Zygote:
         try:
             async with asyncio.timeout(_IMPORT_PATIENCE_S):
                 await asyncio.shield(self._ready)
-            forked = self._forks[request["process"]] = asyncio.get_running_loop().create_future()
+            forked: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            self._forks[request["process"]] = forked
             if self._writer is None:
                 raise ZygoteFailed
             self._writer.write(json.dumps(request).encode() + b"\n")
@@ -77,10 +78,9 @@ class Zygote:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             while line := await reader.readline():
                 self._hear(json.loads(line))
-        for waiting in [self._ready, *self._forks.values()]:
-            if not waiting.done():
-                waiting.set_exception(ZygoteFailed())
-                waiting.exception()  # somebody may not be waiting any more; that is no error
+        _fail(self._ready)
+        for forked in self._forks.values():
+            _fail(forked)
 
     def _hear(self, message: dict[str, Any]) -> None:
         if "ready" in message:
@@ -99,3 +99,9 @@ class Zygote:
             return
         child.kill()
         child.wait()
+
+
+def _fail(waiting: asyncio.Future[Any]) -> None:
+    if not waiting.done():
+        waiting.set_exception(ZygoteFailed())
+        waiting.exception()  # nobody may be waiting any more; that is no error

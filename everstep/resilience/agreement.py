@@ -20,8 +20,11 @@ FIRST_CAUSE = "start"
 
 @dataclass(frozen=True)
 class Card:
-    """What a rank lays on the table. ``alone_since`` is the first of an unbroken row of generations that it saw and was a member of
-    without ever holding state; in those no step can have been committed, because that takes its vote."""
+    """What a rank lays on the table.
+
+    ``alone_since`` is the first of an unbroken row of generations that it saw and was a member of without ever holding state; in those
+    no step can have been committed, because that takes its vote.
+    """
 
     rank: int
     step: int

@@ -106,7 +106,7 @@ class Construction:
         return self.build(options.store, options.group_rank, options.group_size, self._escape)
 
     def _inner(self, store: dist.Store, rank: int, size: int) -> dist.ProcessGroup:
-        options = dist.ProcessGroupGloo._Options()  # noqa: SLF001
+        options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # noqa: SLF001
         options._timeout = CONSTRUCTION_TIMEOUT  # noqa: SLF001
         options._threads = _GLOO_THREADS  # noqa: SLF001
         options._devices = [dist.ProcessGroupGloo.create_device(hostname=self._address)]  # noqa: SLF001

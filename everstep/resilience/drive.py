@@ -6,7 +6,7 @@ import functools
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import torch
 
@@ -72,7 +72,7 @@ def resilient(
             enter = functools.partial(train, _Current.run, *args, **options)
             if _Current.membership.watcher is None:
                 return enter()
-            return _Drive(_Current.run, _Current.membership, state, enter).through()
+            return cast(R, _Drive(_Current.run, _Current.membership, state, enter).through())
 
         return driven
 

@@ -17,6 +17,7 @@ import socket
 import threading
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 
 _TCP = (socket.AF_INET, socket.AF_INET6)
 
@@ -64,11 +65,11 @@ class Fence:
 
 def _open_sockets() -> dict[int, int]:
     found: dict[int, int] = {}
-    for name in os.listdir("/proc/self/fd"):
+    for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
-            link = os.readlink(f"/proc/self/fd/{name}")
+            link = str(entry.readlink())
             if link.startswith("socket:["):
-                found[int(link[8:-1])] = int(name)
+                found[int(link[8:-1])] = int(entry.name)
     return found
 
 

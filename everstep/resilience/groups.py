@@ -179,7 +179,7 @@ class GuardedGroup(dist.ProcessGroup):
     """A process group of one generation. ``inner`` does the work; this object decides how long anybody waits for it."""
 
     def __init__(self, inner: dist.ProcessGroup, rank: int, size: int, escape: Escape) -> None:
-        super().__init__(rank, size)
+        super().__init__(rank, size)  # type: ignore[call-arg]  # torch's stub lacks this form
         self.escape = escape
         self._inner: dist.ProcessGroup | None = inner
         self._rank = rank
@@ -207,7 +207,7 @@ class GuardedGroup(dist.ProcessGroup):
         """Torch describes groups for its flight recorder, which a Python group has not."""
 
     @property
-    def group_name(self) -> str:
+    def group_name(self) -> str:  # type: ignore[override]
         return self._name
 
     @property
@@ -224,9 +224,9 @@ class GuardedGroup(dist.ProcessGroup):
         if options is not None:
             reduce_options.reduceOp = options.reduceOp
         work = self._live().allreduce([whole], reduce_options)
-        return self._guard(work, after=lambda: output.copy_(whole.view(self._size, -1)[self._rank].view_as(output)))
+        return self._guard(work, after=lambda: _copy(output, whole.view(self._size, -1)[self._rank]))
 
-    reduce_scatter_single = _reduce_scatter_base
+    reduce_scatter_single = _reduce_scatter_base  # type: ignore[assignment]
 
     def abort(self) -> None:
         self.escape.cut()
@@ -259,11 +259,15 @@ class GuardedGroup(dist.ProcessGroup):
         return GuardedWork(work, self, point_to_point=point_to_point, after=after)
 
     def _start(self, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> dist.Work:
-        work = getattr(self._live(), name)(*args, **options)
+        work: dist.Work = getattr(self._live(), name)(*args, **options)
         if _is_on_accelerator(args):
             # NCCL's wait only orders streams, and one with a time-out aborts; there the fence is a real abort.
             return work
         return self._guard(work, point_to_point=name in _POINT_TO_POINT)
+
+
+def _copy(target: torch.Tensor, part: torch.Tensor) -> None:
+    target.copy_(part.view_as(target))
 
 
 def _is_on_accelerator(args: tuple[Any, ...]) -> bool:
@@ -275,7 +279,7 @@ def _is_on_accelerator(args: tuple[Any, ...]) -> bool:
 
 def _forward(name: str) -> Callable[..., dist.Work]:
     def collective(self: GuardedGroup, *args: Any, **options: Any) -> dist.Work:
-        return self._start(name, args, options)  # noqa: SLF001
+        return self._start(name, args, options)
 
     collective.__name__ = name
     return collective
@@ -294,7 +298,9 @@ class _FutureThread:
     """
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[tuple[GuardedWork, torch.futures.Future[Any], list[BaseException]] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[GuardedWork, torch.futures.Future[Any], list[BaseException]] | None] = (
+            queue.SimpleQueue()
+        )
         threading.Thread(target=self._run, name="everstep-futures", daemon=True).start()
 
     def future_of(self, work: GuardedWork) -> torch.futures.Future[Any]:
@@ -303,7 +309,7 @@ class _FutureThread:
 
         def value(_: torch.futures.Future[Any]) -> Any:
             if errors:
-                message = f"collective failed: {errors[0] or type(errors[0]).__name__}"
+                message = f"collective failed: {str(errors[0]) or type(errors[0]).__name__}"
                 raise CollectiveFailed(message)
             return work.value()
 

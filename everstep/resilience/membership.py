@@ -275,7 +275,9 @@ class Membership:
 
     def _receive(self, agreement: Agreement, generation: Generation, state: State) -> int:
         holders = [(generation.members[rank].address, self._ports[rank]) for rank in agreement.holders]
-        receiver = Receiver(holders, generation.number, generation.token, self._fence, lambda: self.is_superseded(generation.number))
+        receiver = Receiver(
+            holders, generation.number, generation.token, self._fence, lambda: self.is_superseded(generation.number)
+        )
         place = self.place
         place.holds_state = False
         blob = receiver.rest()

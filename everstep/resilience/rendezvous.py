@@ -66,7 +66,12 @@ class RendezvousClient:
                 continue
             self._connection = self._fence.exempt(connection)
         self._unread = b""
-        opening = {"op": "open", "job": self._generation.job, "generation": self._generation.number, "token": self._generation.token}
+        opening = {
+            "op": "open",
+            "job": self._generation.job,
+            "generation": self._generation.number,
+            "token": self._generation.token,
+        }
         try:
             self._exchange(opening, deadline)
         except BaseException:
@@ -79,12 +84,11 @@ class RendezvousClient:
             answer = json.loads(self._line(deadline))
         except (OSError, ValueError) as error:
             self.close()
-            message_text = f"rendezvous at {self._generation.rendezvous}: {error}"
-            raise RendezvousFailed(message_text) from error
+            raise RendezvousFailed(self._said(str(error))) from error
         if answer.get("error") == "superseded":
             raise Superseded
         if "error" in answer:
-            raise RendezvousRefused(f"rendezvous at {self._generation.rendezvous}: {answer['error']}: {answer.get('message', '')}")
+            raise RendezvousRefused(self._said(f"{answer['error']}: {answer.get('message', '')}"))
         return answer["value"]
 
     def _line(self, deadline: float) -> bytes:
@@ -93,7 +97,7 @@ class RendezvousClient:
             if readable:
                 received = self._connected().recv(_LONGEST_READ)
                 if not received:
-                    raise ConnectionError("the server has closed the connection")
+                    raise ConnectionResetError
                 self._unread += received
             else:
                 self._give_way(deadline)
@@ -106,11 +110,14 @@ class RendezvousClient:
             raise Superseded
         if time.monotonic() > deadline:
             self.close()
-            raise RendezvousFailed(f"rendezvous at {self._generation.rendezvous}: no answer within {self._patience_s:.0f} s")
+            raise RendezvousFailed(self._said(f"no answer within {self._patience_s:.0f} s"))
+
+    def _said(self, words: str) -> str:
+        return f"rendezvous at {self._generation.rendezvous}: {words}"
 
     def _connected(self) -> socket.socket:
         if self._connection is None:
-            raise ConnectionError("not connected")
+            raise ConnectionResetError
         return self._connection
 
 

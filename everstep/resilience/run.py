@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -229,7 +229,7 @@ class Update:
         self.loss: float | None = None
         """The mean loss over the ranks, from the vote on."""
 
-    def __enter__(self) -> Update:
+    def __enter__(self) -> Self:
         told = self._told.detach().item() if isinstance(self._told, torch.Tensor) else self._told
         self.loss = self._run.reduce_and_vote(self._step, told)
         return self

@@ -66,10 +66,10 @@ class State:
     def wrappers(self) -> list[DistributedDataParallel]:
         return [module for module in self.model.modules() if isinstance(module, DistributedDataParallel)]
 
-    def regroup(self, group: dist.ProcessGroup) -> None:
+    def regroup(self, group: dist.ProcessGroup | None) -> None:
         """Makes DDP reduce over another group; the DDP object, its hooks and its buckets' layout stay."""
         for wrapper in self.wrappers():
-            wrapper._update_process_group(group)
+            wrapper._update_process_group(group)  # noqa: SLF001, checked at import
 
     def unwrapped_parameters(self) -> list[torch.nn.Parameter]:
         """Parameters that no DDP reduces: the runtime reduces these before the vote."""
@@ -87,9 +87,7 @@ class State:
         return self._model_tensors() + self._optimizer_tensors()
 
     def entries(self) -> list[TensorEntry]:
-        return [
-            TensorEntry(key, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for key, tensor in self.tensors()
-        ]
+        return [TensorEntry(key, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for key, tensor in self.tensors()]
 
     def digest(self) -> str:
         """SHA-256 of parameters, buffers and optimizer state, in a fixed order."""

@@ -102,7 +102,9 @@ class TransferServer:
 class Receiver:
     """Fetches a state in one generation from the addresses of its holders."""
 
-    def __init__(self, holders: list[tuple[str, int]], generation: int, token: str, fence: Fence, is_superseded: Callable[[], bool]) -> None:
+    def __init__(
+        self, holders: list[tuple[str, int]], generation: int, token: str, fence: Fence, is_superseded: Callable[[], bool]
+    ) -> None:
         self._holders = holders[:_MOST_SOURCES]
         self._generation = generation
         self._token = token
@@ -180,7 +182,7 @@ class Receiver:
             except OSError as error:
                 raise TransferFailed(str(error)) from error
             if received == 0:
-                raise TransferFailed("the holder closed the connection before the end")
+                raise TransferFailed
             room = room[received:]
             deadline = time.monotonic() + _PATIENCE_S
 

@@ -110,7 +110,8 @@ class Watcher:
                     unsent += json.dumps(self._outbox.popleft()).encode() + b"\n"
             unsent = unsent[_send(agent, unsent) :]
             (self._idle.clear if unsent else self._idle.set)()
-            readable, _, _ = select.select([agent, self._wake], [agent] if unsent else [], [], None)
+            watched: list[socket.socket | int] = [agent, self._wake]
+            readable, _, _ = select.select(watched, [agent] if unsent else [], [], None)
             if self._wake in readable:
                 os.eventfd_read(self._wake)
             if agent in readable:

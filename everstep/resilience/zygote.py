@@ -117,7 +117,7 @@ def _become(request: dict[str, Any]) -> NoReturn:
         os.dup2(source, target)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    os.environ.update(request["env"])
+    os.environ.update(request["env"])  # noqa: TID251, the child is to see what an exec would have given it
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()
     code = _run_script(request)

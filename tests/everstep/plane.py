@@ -166,14 +166,7 @@ class Plane:
         job = self.jobs[getattr(report, "job", "")]
         match report:
             case ProcessReport(status=ProcessStatus.EXITED):
-                if report.process in job.placed and not job.is_over:
-                    del job.placed[report.process]
-                job.exits.append(report)
-                job.exited_at[report.process] = time.time()
-                if report.process in job.ready:
-                    job.ready.remove(report.process)
-                if report.exit_code not in {0, None} or (report.exit_code is None and report.signal not in {9, None}):
-                    self._failure = f"{report.process} exited with {report.exit_code}, signal {report.signal}:\n{report.tail}"
+                self._hear_exit(job, report)
             case ProcessReport(status=ProcessStatus.READY):
                 job.ready.append(report.process)
             case ProcessReport():
@@ -183,16 +176,28 @@ class Plane:
             case ReformedReport():
                 job.reformed.append(report)
             case BrokenReport():
-                job.broken.append(report)
-                if report.generation == len(job.generations):
-                    job.suspected_at = time.monotonic()
+                self._hear_broken(job, report)
             case ProgressReport():
-                for step in report.steps:
-                    job.losses[step.step] = step.loss
-                    job.steps_at.setdefault(step.step, step.at)
+                job.losses.update((step.step, step.loss) for step in report.steps)
+                job.steps_at.update((step.step, step.at) for step in report.steps if step.step not in job.steps_at)
             case FailedReport():
                 self._failure = f"{report.process} failed in generation {report.generation}:\n{report.traceback}"
         self._news.set()
+
+    def _hear_broken(self, job: Job, report: BrokenReport) -> None:
+        job.broken.append(report)
+        if report.generation == len(job.generations):
+            job.suspected_at = time.monotonic()
+
+    def _hear_exit(self, job: Job, report: ProcessReport) -> None:
+        if report.process in job.placed and not job.is_over:
+            del job.placed[report.process]
+        job.exits.append(report)
+        job.exited_at[report.process] = time.time()
+        if report.process in job.ready:
+            job.ready.remove(report.process)
+        if report.exit_code not in {0, None} or (report.exit_code is None and report.signal not in {9, None}):
+            self._failure = f"{report.process} exited with {report.exit_code}, signal {report.signal}:\n{report.tail}"
 
     async def _decide(self, job: Job) -> None:
         """Level-triggered: mint spares that are missing, replace members that have exited, retry after an error without a death."""

@@ -55,7 +55,7 @@ def note(name: str, **members: object) -> None:
 
 def main() -> None:
     testing.arm(sys.argv[4])
-    run = everstep.init()
+    everstep.init()
     torch.manual_seed(7)
     net = Net()
     model = DistributedDataParallel(net, bucket_cap_mb=0.01) if MODE == "ddp" else net
