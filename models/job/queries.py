@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from models.errors import NotFound
-from models.job.states import ALIVE, ENDED
+from models.job.states import ALIVE, ENDED, ProcessState
 from models.job.table import Generation, Job, JobProcess, Step
 from models.session import locked
 
@@ -68,18 +69,9 @@ def steps(session: Session, job_id: str, *, after: int = -1, limit: int = 100_00
     return session.scalars(wanted.order_by(Step.number).limit(limit)).all()
 
 
-def broken_peers(session: Session, node_id: str) -> list[str]:
-    """Processes on other nodes whose collectives broke in the current generation of a job that has a member on this node."""
-    mine = select(JobProcess.job_id).where(JobProcess.node_id == node_id, JobProcess.rank.is_not(None), JobProcess.state.in_(ALIVE))
-    wanted = (
-        select(JobProcess.id)
-        .join(Job, Job.id == JobProcess.job_id)
-        .where(
-            Job.id.in_(mine),
-            Job.generation > 0,
-            JobProcess.node_id != node_id,
-            JobProcess.rank.is_not(None),
-            JobProcess.broken >= Job.generation,
-        )
+def given_up_on(session: Session, node_id: str, *, since: datetime) -> int:
+    """How many processes on a node their jobs have given up since a time: what their peers said counted against them."""
+    wanted = select(func.count()).where(
+        JobProcess.node_id == node_id, JobProcess.state == ProcessState.LOST, JobProcess.state_since >= since
     )
-    return list(session.scalars(wanted))
+    return session.scalar(wanted) or 0

@@ -132,7 +132,9 @@ def _form(seen: JobSeen, lost: Casualties, now: datetime) -> Decision[Action]:
     short = seen.world_size - len(lost.alive) - len(ended_well)
     started, missing = _start(seen, lost, now, needed=short, spares=seen.spares * seen.processes_per_node)
     ready = sum(process.state is ProcessState.READY for process in lost.alive)
-    waits = f"{ready} of {seen.world_size} processes are ready." + (f" Waits for nodes for {missing} more." if missing > 0 else "")
+    waits = f"{ready} of {seen.world_size} processes are ready." + (
+        f" Waits for nodes for {missing.needed} more." if missing.needed else ""
+    )
     return Decision((*started, *_say(seen, waits)), soonest(_POLL, placement.cooling(seen, now)))
 
 
@@ -195,7 +197,9 @@ def _replace(seen: JobSeen, generation: GenerationSeen, ranks: _Ranks, lost: Cas
         return Decision((*recovering, publish, *started), _POLL)
     short = len(ranks.dead) - len(idle)
     started, missing = _start(seen, lost, now, needed=short, spares=min(spares, spares - len(idle) + len(ranks.dead)))
-    waits = f"Lost {names}. Waits for " + (f"nodes for {missing} processes." if missing > 0 else "new processes to be ready.")
+    waits = f"Lost {names}. Waits for " + (
+        f"nodes for {missing.needed} processes." if missing.needed else "new processes to be ready."
+    )
     return Decision((*recovering, *started, *_say(seen, waits)), soonest(_POLL, placement.cooling(seen, now)))
 
 
@@ -207,7 +211,7 @@ def _nobody_died(seen: JobSeen, generation: GenerationSeen, ranks: _Ranks, lost:
     is_ending = any(process.state is ProcessState.FINISHED for process in ranks.alive)
     spares = 0 if is_ending else seen.spares * seen.processes_per_node - idle
     started, missing = _start(seen, lost, now, needed=0, spares=spares)
-    again = _POLL * 2 if missing > 0 else None
+    again = _POLL * 2 if missing.spares else None
     remade = _broken(seen, generation, ranks, now)
     if remade is None and not is_formed:
         remade = _overdue(seen, generation, ranks, now)
@@ -262,13 +266,19 @@ def _repeats(seen: JobSeen, generation: GenerationSeen, now: datetime) -> int:
 # ---------------------------------------------------------------------------------------------- shared
 
 
+@dataclass(frozen=True)
+class _Missing:
+    needed: int
+    spares: int
+
+
 def _idle(seen: JobSeen, generation: GenerationSeen, lost: Casualties) -> list[ProcessSeen]:
     """Processes that count and play no rank: spares, warm or warming up."""
     return [process for process in lost.alive if process.id not in generation.members and not seen.nodes[process.node].is_going]
 
 
-def _start(seen: JobSeen, lost: Casualties, now: datetime, *, needed: int, spares: int) -> tuple[tuple[Action, ...], int]:
-    """New processes, as far as there are slots, and how many of the needed ones found none.
+def _start(seen: JobSeen, lost: Casualties, now: datetime, *, needed: int, spares: int) -> tuple[tuple[Action, ...], _Missing]:
+    """New processes, as far as there are slots, and how many found none.
 
     What is needed goes where everything is warm; a spare rather goes to a node of its own, where the loss of another one spares it.
     """
@@ -278,7 +288,7 @@ def _start(seen: JobSeen, lost: Casualties, now: datetime, *, needed: int, spare
     rest = [slot for slot in _distinct([*free, *vacated]) if slot not in first][: max(0, spares)]
     places = (*first, *rest)
     started = (Start(places, f"{len(first)} processes are needed, {len(rest)} spares."),) if places else ()
-    return started, max(0, needed) - len(first) + (max(0, spares) - len(rest) if needed <= 0 else 0)
+    return started, _Missing(max(0, needed) - len(first), max(0, spares) - len(rest))
 
 
 def _distinct(slots: Sequence[Slot]) -> list[Slot]:

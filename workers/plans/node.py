@@ -1,7 +1,7 @@
 """What to conclude about one node. Pure: same snapshot, same actions.
 
 Unreachable is not dead. A silent node is only suspected: its work goes on, and nobody replaces it, until a second witness confirms the loss
-(its provider, or its peers' broken collectives while its stream is closed) or its patience runs out.
+(its provider, or its processes' peers while its stream is closed) or its patience runs out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Patience:
 
 @dataclass(frozen=True)
 class NodeSeen:
-    """``broken_peers`` are the processes on other nodes whose collectives with this node's processes broke, in the current generation."""
+    """``given_up`` counts the node's processes that their jobs have given up since its stream closed, on their peers' word."""
 
     state: NodeState
     state_since: datetime
@@ -40,7 +40,7 @@ class NodeSeen:
     lifecycle_failure: str | None = None
     host_word: HostWord | None = None
     host_word_at: datetime | None = None
-    broken_peers: tuple[str, ...] = ()
+    given_up: int = 0
     is_recovered: bool = True
     """Whether the cluster lets us act on a loss (NodeRecovery Automatic)."""
     patience: Patience = field(default_factory=Patience)
@@ -125,7 +125,7 @@ def _ready(seen: NodeSeen, now: datetime) -> Decision[Action]:
     """A closed stream is suspicious after a moment, or at once if peers complain; missing beats after three of them."""
     if seen.stream_lost_at is not None:
         rest = seen.patience.stream - (now - seen.stream_lost_at)
-        if rest <= timedelta(0) or seen.broken_peers:
+        if rest <= timedelta(0) or seen.given_up:
             return Decision((Move(NodeState.SUSPECT, "Its agent's stream has closed."),), timedelta(0))
         return Decision((), rest)
     if seen.last_seen is not None and now - seen.last_seen > seen.patience.beats:
@@ -159,8 +159,8 @@ def _witnesses(seen: NodeSeen, now: datetime) -> list[str]:
         return said
     if is_asked_since and seen.host_word is HostWord.DEAD:
         said.append("the provider says the instance is dead")
-    if seen.stream_lost_at is not None and seen.broken_peers:
-        said.append(f"its stream is closed and {len(seen.broken_peers)} peers lost their connections to it")
+    if seen.stream_lost_at is not None and seen.given_up:
+        said.append("its stream is closed and its processes' peers lost their connections to it")
     silence = now - max((at for at in (seen.last_seen, seen.stream_lost_at) if at is not None), default=seen.state_since)
     if silence > seen.patience.loss:
         said.append(f"it has been silent for {_seconds(silence)}")

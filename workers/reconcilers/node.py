@@ -34,7 +34,7 @@ class NodeReconciler:
         if node is None:
             return None
         cluster = session.get_one(Cluster, node.cluster_id)
-        is_silent = node.stream_lost_at is not None
+        silent_since = node.stream_lost_at
         return plans.NodeSeen(
             state=NodeState(node.state),
             state_since=node.state_since,
@@ -46,7 +46,7 @@ class NodeReconciler:
             lifecycle_failure=_lifecycle_failure(node),
             host_word=node.host_word,
             host_word_at=node.host_word_at,
-            broken_peers=tuple(jobs.broken_peers(session, row_id)) if is_silent else (),
+            given_up=jobs.given_up_on(session, row_id, since=silent_since) if silent_since else 0,
             is_recovered=cluster.settings.get("NodeRecovery") != "None",
             patience=self.patience,
         )
