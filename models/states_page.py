@@ -1,4 +1,4 @@
-"""Writes ``docs/states.md``: every state machine as a diagram and as a table.
+"""Writes ``docs/states.md``: every state machine as a diagram.
 
 ``python -m models.states_page`` writes it; with ``--check`` it only says whether it is fresh, by its exit code.
 """
@@ -34,41 +34,28 @@ def page() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    if "--check" in arguments:
-        is_fresh = PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page()
-        sys.stdout.write("" if is_fresh else f"{PAGE.name} is stale: run python -m models.states_page\n")
-        return 0 if is_fresh else 1
-    PAGE.write_text(page(), encoding="utf-8")
-    return 0
+    """``[--check] [FILE]``: the exit code, 1 for a page that is not fresh."""
+    files = [argument for argument in arguments if argument != "--check"]
+    target = Path(files[0]) if files else PAGE
+    if "--check" not in arguments:
+        target.write_text(page(), encoding="utf-8")
+        return 0
+    is_fresh = target.is_file() and target.read_text(encoding="utf-8") == page()
+    sys.stdout.write("" if is_fresh else f"{target} is stale: run python -m models.states_page\n")
+    return 0 if is_fresh else 1
 
 
 def _section(machine: Machine[StrEnum]) -> str:
-    moves = [
-        f"| {old} | {new} | {machine.event(old, new)} |"
-        for old in machine.states
-        for new in machine.states
-        if new in machine.next(old)
-    ]
-    return "\n".join(
-        [
-            f"## {machine.noun}",
-            "",
-            f"Starts {machine.initial}; ends {_listed(state for state in machine.states if machine.is_terminal(state))}.",
-            "",
-            "```mermaid",
-            machine.mermaid(),
-            "```",
-            "",
-            "| from | to | when |",
-            "|---|---|---|",
-            *moves,
-            "",
-        ]
-    )
+    ends = ", ".join(str(state) for state in machine.states if machine.is_terminal(state))
+    return f"""\
+## {machine.noun}
 
+Starts {machine.initial}; ends {ends}.
 
-def _listed(states: Any) -> str:
-    return ", ".join(str(state) for state in states)
+```mermaid
+{machine.mermaid()}
+```
+"""
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
@@ -20,6 +20,7 @@ from models.errors import AlreadyExists, NotFound
 from models.events import About, Level
 from models.ids import cluster_arn, new_cluster_id, new_group_id, new_operation_id
 from models.move import advance, move, wake
+from models.operation import queries as operations
 from models.operation.states import OPERATION, OperationState
 from models.operation.table import Operation
 from models.session import breaks
@@ -97,22 +98,7 @@ def request_update(
         NotFound: a group that is to be deleted does not exist.
         IllegalMove: the cluster, or a listed group, may not be updated now.
     """
-    present = {group.name: group for group in queries.groups(session, cluster.id)}
-    changes = {}
-    for spec in groups:
-        if spec.name in present:
-            changes[spec.name] = _change_group(present[spec.name], spec, now)
-        else:
-            _add_group(
-                session, cluster, spec, 1 + max((group.position for group in present.values()), default=-1) + len(changes), now
-            )
-            changes[spec.name] = _counts(0, spec.count, spec.min_count)
-    for name in to_delete:
-        if name not in present:
-            raise NotFound(kind="Instance group", name=name)
-        if present[name].state is not GroupState.DELETING:
-            advance(GROUP, present[name], GroupState.DELETING, now=now)
-        changes[name] = _counts(present[name].target_count, 0, 0)
+    changes = _change_groups(session, cluster, groups, to_delete, now)
     cluster.settings = {**cluster.settings, **settings}
     cluster.failure_message = None
     if changes:
@@ -148,7 +134,7 @@ def settle_group(session: Session, cluster: Cluster, group: InstanceGroup, new: 
     """Concludes a group's state. In service, its specification becomes what a rollback returns to."""
     advance(GROUP, group, new, now=now)
     if new is GroupState.IN_SERVICE:
-        group.settled = specification(group)
+        group.settled = queries.specification(group)
     level = {GroupState.FAILED: Level.ERROR, GroupState.DEGRADED: Level.WARN}.get(new, Level.INFO)
     events.record(
         session,
@@ -161,16 +147,6 @@ def settle_group(session: Session, cluster: Cluster, group: InstanceGroup, new: 
         details={"target": group.target_count},
         now=now,
     )
-
-
-def specification(group: InstanceGroup) -> dict[str, Any]:
-    """What a group is wished to be, as it is kept for a rollback."""
-    return {
-        "instance_type": group.instance_type,
-        "target_count": group.target_count,
-        "min_count": group.min_count,
-        "spec": group.spec,
-    }
 
 
 def settle_rollback(group: InstanceGroup, *, now: datetime) -> None:
@@ -188,7 +164,7 @@ def settle_rollback(group: InstanceGroup, *, now: datetime) -> None:
 
 def settle_operations(session: Session, cluster: Cluster, *, now: datetime) -> None:
     """Everything that was asked for has been reached."""
-    for operation in _open_operations(session, cluster):
+    for operation in operations.open_of_cluster(session, cluster.id):
         advance(OPERATION, operation, OperationState.DONE, now=now)
         operation.ended_at = now
 
@@ -197,11 +173,7 @@ def settle_specifications(groups: Iterable[InstanceGroup]) -> None:
     """The cluster serves as specified: a rollback of the next update returns to this, also where a group's size has not changed."""
     for group in groups:
         if group.state is GroupState.IN_SERVICE:
-            group.settled = specification(group)
-
-
-def has_open_operation(session: Session, cluster: Cluster) -> bool:
-    return bool(_open_operations(session, cluster))
+            group.settled = queries.specification(group)
 
 
 def put_tags(session: Session, resource_arn: str, tags: Mapping[str, str]) -> None:
@@ -236,6 +208,28 @@ def _add_group(session: Session, cluster: Cluster, spec: GroupSpec, position: in
     session.flush()
 
 
+def _change_groups(
+    session: Session, cluster: Cluster, groups: Sequence[GroupSpec], to_delete: Sequence[str], now: datetime
+) -> dict[str, Any]:
+    """Changes, adds and ends groups; returns the counts before and wanted, by name."""
+    present = {group.name: group for group in queries.groups(session, cluster.id)}
+    changes = {}
+    position = 1 + max((group.position for group in present.values()), default=-1)
+    for spec in groups:
+        if spec.name in present:
+            changes[spec.name] = _change_group(present[spec.name], spec, now)
+        else:
+            _add_group(session, cluster, spec, position + len(changes), now)
+            changes[spec.name] = _counts(0, spec.count, spec.min_count)
+    for name in to_delete:
+        if name not in present:
+            raise NotFound(kind="Instance group", name=name)
+        if present[name].state is not GroupState.DELETING:
+            advance(GROUP, present[name], GroupState.DELETING, now=now)
+        changes[name] = _counts(present[name].target_count, 0, 0)
+    return changes
+
+
 def _change_group(group: InstanceGroup, spec: GroupSpec, now: datetime) -> dict[str, Any]:
     before = _counts(group.target_count, spec.count, spec.min_count)
     is_resized = (group.target_count, group.min_count) != (spec.count, spec.min_count)
@@ -254,13 +248,8 @@ def _counts(before: int, wanted: int, minimum: int) -> dict[str, Any]:
     return {"before": before, "wanted": wanted, "minimum": minimum}
 
 
-def _open_operations(session: Session, cluster: Cluster) -> Sequence[Operation]:
-    wanted = select(Operation).where(Operation.cluster_id == cluster.id, Operation.state == OperationState.IN_PROGRESS)
-    return session.scalars(wanted).all()
-
-
 def _start_operation(session: Session, cluster: Cluster, details: dict[str, Any], now: datetime) -> None:
-    for operation in _open_operations(session, cluster):
+    for operation in operations.open_of_cluster(session, cluster.id):
         advance(OPERATION, operation, OperationState.SUPERSEDED, now=now)
         operation.ended_at = now
     session.add(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import collate, or_, select
 from sqlalchemy.orm import Session
@@ -43,6 +44,16 @@ def group(session: Session, group_id: str) -> InstanceGroup:
     if row is None:
         raise NotFound(kind="Instance group", name=group_id)
     return row
+
+
+def specification(group: InstanceGroup) -> dict[str, Any]:
+    """What a group is wished to be, as it is kept for a rollback."""
+    return {
+        "instance_type": group.instance_type,
+        "target_count": group.target_count,
+        "min_count": group.min_count,
+        "spec": group.spec,
+    }
 
 
 def tags(session: Session, resource_arn: str) -> Sequence[Tag]:

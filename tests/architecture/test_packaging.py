@@ -1,67 +1,110 @@
-"""What lands in a user's environment, and what a fresh machine installs."""
+"""What lands in a user's training environment, and what it drags along."""
 
-import re
+from __future__ import annotations
+
+import ast
 import shutil
 import subprocess
 import sys
-import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-CONSTRAINTS = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
+from tests.architecture import sources
 
-
-def canonical(name):
-    return re.sub(r"[-_.]+", "-", name).lower()
+HEAVY = (
+    "torch",
+    "numpy",
+    "pydantic",
+    "fastapi",
+    "sqlalchemy",
+    "celery",
+    "redis",
+    "boto3",
+    "botocore",
+    "httpx",
+    "typer",
+    "rich",
+    "yaml",
+)
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """Built from a copy, so that no build directory of an earlier state of the tree takes part."""
-    copy = tmp_path_factory.mktemp("wheel")
-    for name in ("everstep", "models", "api"):
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, copy / name)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", "out", "."]
-    built = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
-    assert built.returncode == 0, built.stdout + built.stderr
-    return next((copy / "out").glob("everstep-*.whl"))
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.Path:
+    """Built from a copy: setuptools leaves its work in the tree that it builds."""
+    copy = tmp_path_factory.mktemp("source")
+    for part in sources.PACKAGES:
+        shutil.copytree(sources.ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(sources.ROOT / path, copy / path)
+    target = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "-q",
+            "--no-build-isolation",
+            "--no-deps",
+            "--no-index",
+            "-w",
+            str(target),
+            str(copy),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (built,) = target.glob("everstep-*.whl")
+    return zipfile.Path(built)
 
 
-def test_the_wheel_holds_everstep_alone(wheel):
-    tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
-    assert tops == {"everstep", f"everstep-{PROJECT['version']}.dist-info"}
+def test_the_wheel_holds_everstep_alone(wheel: zipfile.Path) -> None:
+    tops = {entry.name for entry in wheel.iterdir()}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"everstep"}
 
 
-def test_the_wheel_has_every_file_of_the_package(wheel):
-    kept = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("everstep/")}
-    ours = {
-        str(path.relative_to(ROOT)) for path in (ROOT / "everstep").rglob("*") if path.is_file() and "__pycache__" not in path.parts
+def test_the_wheel_requires_nothing_unless_asked_for_an_extra(wheel: zipfile.Path) -> None:
+    (meta,) = [entry for entry in wheel.iterdir() if entry.name.endswith(".dist-info")]
+    wanted = [line for line in (meta / "METADATA").read_text().splitlines() if line.startswith("Requires-Dist:")]
+    assert wanted
+    assert [line for line in wanted if "extra ==" not in line] == []
+
+
+def test_the_wheel_carries_every_file_that_the_package_reads(wheel: zipfile.Path) -> None:
+    package = sources.ROOT / "everstep"
+    wanted = {
+        path.relative_to(sources.ROOT).as_posix()
+        for path in sources.tracked()
+        if path.is_relative_to(package) and path.suffix in {".py", ".json", ".yaml", ".toml", ".txt", ".typed"}
     }
-    assert kept == ours
+    assert wanted - set(wheel.root.namelist()) == set()
 
 
-def test_the_library_asks_for_no_other_package():
-    assert PROJECT["dependencies"] == []
+@pytest.mark.parametrize("module", ["everstep", "everstep.protocol"])
+def test_importing_the_library_imports_nothing_that_a_user_may_not_have(module: str) -> None:
+    code = f"import sys; sys.path.insert(0, {str(sources.ROOT)!r}); import {module}; print(' '.join(sys.modules))"
+    told = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.split(".")[0] for name in told.stdout.split()}
+    assert loaded & {*HEAVY, "api", "workers", "models", "agent"} == set()
 
 
-def test_every_dependency_is_pinned():
-    pinned = {canonical(line.split("==")[0]) for line in CONSTRAINTS}
-    asked = [word for extra in PROJECT["optional-dependencies"].values() for word in extra]
-    missing = {name for word in asked if (name := canonical(re.match(r"[\w.-]+", word)[0])) not in pinned}
-    assert not missing
+def test_the_agent_knows_of_ours_the_vocabulary_alone() -> None:
+    known = {
+        imported for path in sources.modules("agent") for imported in _imports(path) if imported.split(".")[0] in sources.PACKAGES
+    }
+    assert {imported for imported in known if not imported.startswith("agent")} <= {"everstep.protocol"}
 
 
-def test_every_constraint_is_a_plain_version():
-    """No local suffix, path or host: it has to mean the same on every machine."""
-    assert [line for line in CONSTRAINTS if not re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][0-9A-Za-z.]*", line)] == []
-
-
-def test_torch_is_installed_before_anything_that_may_ask_for_it():
-    makefile = (ROOT / "Makefile").read_text()
-    assert makefile.index("pip install --quiet $(TORCH)") < makefile.index("-e '.[server,train,dev]'")
+def _imports(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(sources.tree(path)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module == "everstep":
+            found |= {f"everstep.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+    return found

@@ -18,6 +18,7 @@ from models.node import queries as nodes
 from models.node.changes import settle_unwanted, settle_wanted_node
 from models.node.states import NodeState
 from models.node.table import Node
+from models.operation import queries as operations
 from workers.plans import cluster as plans
 from workers.plans.decision import Decision
 
@@ -40,7 +41,7 @@ class ClusterReconciler:
             state=cluster.state,
             is_continuous=cluster.is_continuous,
             replaces_lost_nodes=cluster.settings.get("NodeRecovery") != "None",
-            has_operation=changes.has_open_operation(session, cluster),
+            has_operation=bool(operations.open_of_cluster(session, row_id)),
             failure=cluster.failure_message,
             groups=tuple(_group_seen(group, of_group[group.id]) for group in clusters.groups(session, row_id)),
             live_jobs=tuple(job.id for job in jobs.of_cluster(session, row_id, live_only=True)),
@@ -104,7 +105,7 @@ def _group_seen(group: InstanceGroup, seen: list[plans.NodeSeen]) -> plans.Group
         target=group.target_count,
         minimum=group.min_count,
         has_settled=group.settled is not None,
-        is_changed=group.settled is not None and group.settled != changes.specification(group),
+        is_changed=group.settled is not None and group.settled != clusters.specification(group),
         nodes=tuple(seen),
     )
 
