@@ -29,8 +29,8 @@ class Bootstrap:
 class Settings:
     """``master_key`` (32 bytes) seals secrets at rest and signs page tokens: losing it makes stored access keys unreadable."""
 
-    database_url: str
-    broker_url: str
+    database_url: str = field(repr=False)
+    broker_url: str = field(repr=False)
     master_key: bytes = field(repr=False)
     region: str = "us-east-1"
     account_id: str = "123456789012"

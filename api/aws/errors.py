@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolExhausted
 
 from api import sigv4
@@ -60,6 +60,7 @@ ERRORS: dict[type[Exception], Code] = {
     # Passing: clients try again by themselves.
     domain.StaleLease: Code("ServiceUnavailable", 503, _AGAIN),
     OperationalError: Code("ServiceUnavailable", 503, _AGAIN),
+    InterfaceError: Code("ServiceUnavailable", 503, _AGAIN),
     PoolExhausted: Code("ServiceUnavailable", 503, _AGAIN),
 }
 

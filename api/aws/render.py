@@ -22,5 +22,10 @@ def render(shape: Shape | None, value: Any) -> Any:
     if isinstance(shape, MapShape):
         return {key: render(shape.value, item) for key, item in value.items()}
     if isinstance(value, datetime):
-        return round(value.timestamp(), 3)
+        return round(whole_milliseconds(value).timestamp(), 3)
     return value
+
+
+def whole_milliseconds(moment: datetime) -> datetime:
+    """As it is shown. Cut off, not rounded: a moment must not be shown later than it was, or "after what I saw last" misses events."""
+    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)

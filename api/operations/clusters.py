@@ -100,8 +100,9 @@ def update(work: Work, change: ClusterChange) -> str:
     _check_settings(cluster, change.settings)
     present = {group.name: group for group in queries.groups(work.session, cluster.id)}
     _check_deletions(change, present)
-    groups = tuple(_merged(spec, present.get(spec.name)) for spec in change.groups)
-    _check_groups(groups, is_continuous=cluster.is_continuous)
+    merged = tuple(_merged(spec, present.get(spec.name)) for spec in change.groups)
+    _check_groups(merged, is_continuous=cluster.is_continuous)
+    groups = tuple(spec for spec in merged if not _is_same(spec, present.get(spec.name)))
     changed = {name: value for name, value in change.settings.items() if cluster.settings.get(name) != value}
     if groups or change.to_delete or changed:
         changes.request_update(work.session, cluster, groups=groups, to_delete=change.to_delete, settings=changed, now=work.now)
@@ -137,6 +138,13 @@ def _merged(spec: GroupSpec, present: InstanceGroup | None) -> GroupSpec:
             raise Immutable(member=member, where="an InstanceGroup")
     minimum = spec.min_count if "MinInstanceCount" in spec.spec else present.min_count
     return replace(spec, min_count=minimum, spec={**present.spec, **spec.spec})
+
+
+def _is_same(spec: GroupSpec, present: InstanceGroup | None) -> bool:
+    """Whether a group is wished for as it already is: then nothing is to be started for it."""
+    if present is None:
+        return False
+    return (spec.count, spec.min_count, spec.spec) == (present.target_count, present.min_count, present.spec)
 
 
 def _check_groups(groups: tuple[GroupSpec, ...], *, is_continuous: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolExhausted
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -36,9 +36,10 @@ STATUSES: dict[type[Exception], HTTPStatus] = {
     domain.StaleLease: HTTPStatus.SERVICE_UNAVAILABLE,
     sigv4.SignatureError: HTTPStatus.UNAUTHORIZED,
     OperationalError: HTTPStatus.SERVICE_UNAVAILABLE,
+    InterfaceError: HTTPStatus.SERVICE_UNAVAILABLE,
     PoolExhausted: HTTPStatus.SERVICE_UNAVAILABLE,
 }
-_KEPT_QUIET: Final = (OperationalError, PoolExhausted)
+_KEPT_QUIET: Final = (OperationalError, InterfaceError, PoolExhausted)
 """Their messages hold addresses and statements: for the log only."""
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from api.aws.translate import refuse
 from api.aws.translate.states import CLUSTER_STATUS, GROUP_STATUS, SCALING
 from api.aws.translate.tags import read_tags
+from api.aws.translate.times import read_after, read_before
 from api.operations.clusters import ClusterChange, ClusterListing, ClusterView, GroupView
 from models.cluster.changes import ClusterSpec, GroupSpec
 from models.cluster.queries import ClusterFilter
@@ -63,8 +64,8 @@ def read_name(members: Mapping[str, Any]) -> str:
 def read_listing(members: Mapping[str, Any], cursor: str | None) -> ClusterListing:
     return ClusterListing(
         wanted=ClusterFilter(
-            created_after=members.get("CreationTimeAfter"),
-            created_before=members.get("CreationTimeBefore"),
+            created_after=read_after(members, "CreationTimeAfter"),
+            created_before=read_before(members, "CreationTimeBefore"),
             name_contains=members.get("NameContains"),
         ),
         cut=read_cut(members, cursor),

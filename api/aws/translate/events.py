@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from api.aws.translate.clusters import read_cut
+from api.aws.translate.times import read_after, read_before
 from api.operations.events import EventListing, EventView
 from models.events import About, EventFilter
 
@@ -15,8 +16,8 @@ def read_listing(members: Mapping[str, Any], cursor: str | None) -> EventListing
     return EventListing(
         cluster=members["ClusterName"],
         wanted=EventFilter(
-            after=members.get("EventTimeAfter"),
-            before=members.get("EventTimeBefore"),
+            after=read_after(members, "EventTimeAfter"),
+            before=read_before(members, "EventTimeBefore"),
             group_name=members.get("InstanceGroupName"),
             instance_id=members.get("NodeId"),
             about=None if about is None else About(about),

@@ -7,6 +7,7 @@ from typing import Any
 
 from api.aws.translate.clusters import read_cut, write_kubernetes
 from api.aws.translate.states import NODE_STATUS
+from api.aws.translate.times import read_after, read_before
 from api.operations.nodes import NodeChoice, NodeListing, NodeView
 from models.errors import Invalid
 from models.node.queries import NodeFilter
@@ -28,8 +29,8 @@ def read_listing(members: Mapping[str, Any], cursor: str | None) -> NodeListing:
     return NodeListing(
         cluster=members["ClusterName"],
         wanted=NodeFilter(
-            created_after=members.get("CreationTimeAfter"),
-            created_before=members.get("CreationTimeBefore"),
+            created_after=read_after(members, "CreationTimeAfter"),
+            created_before=read_before(members, "CreationTimeBefore"),
             group_contains=members.get("InstanceGroupNameContains"),
             has_instance=not members.get("IncludeNodeLogicalIds", False),
         ),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Engine
 
 from models import registry
 from models.session import connect
@@ -37,15 +37,20 @@ def shared_client(shared_server: Server) -> Iterator[Any]:
     client.close()
 
 
-@pytest.fixture
-def database_url(shared_database_url: str) -> Iterator[str]:
-    yield shared_database_url
+@pytest.fixture(scope="session")
+def broom(shared_database_url: str) -> Iterator[Engine]:
     engine = connect(shared_database_url, pool_size=1)
-    tables = [table.name for table in reversed(registry.metadata.sorted_tables) if table.name not in KEPT]
-    with engine.begin() as connection:
-        for table in tables:
-            connection.execute(text(f'DELETE FROM "{table}"'))
+    yield engine
     engine.dispose()
+
+
+@pytest.fixture
+def database_url(shared_database_url: str, broom: Engine) -> Iterator[str]:
+    yield shared_database_url
+    with broom.begin() as connection:
+        for table in reversed(registry.metadata.sorted_tables):
+            if table.name not in KEPT:
+                connection.execute(table.delete())
 
 
 @pytest.fixture

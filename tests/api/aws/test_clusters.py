@@ -172,11 +172,15 @@ class TestListing:
         shown = sagemaker.list_clusters(NameContains="lph")["ClusterSummaries"]
         assert [c["ClusterName"] for c in shown] == ["alpha"]
 
-    def test_bounds_in_time_leave_out_what_lies_beyond(self, sagemaker):
-        created = [c["CreationTime"] for c in sagemaker.list_clusters()["ClusterSummaries"]]
-        assert len(sagemaker.list_clusters(CreationTimeBefore=created[0])["ClusterSummaries"]) <= 1
+    def test_bounds_in_time_mean_the_times_that_are_shown(self, sagemaker):
+        shown = sagemaker.list_clusters()["ClusterSummaries"]
+        for bound in {c["CreationTime"] for c in shown}:
+            after = sagemaker.list_clusters(CreationTimeAfter=bound)["ClusterSummaries"]
+            before = sagemaker.list_clusters(CreationTimeBefore=bound)["ClusterSummaries"]
+            assert after == [c for c in shown if c["CreationTime"] > bound]
+            assert before == [c for c in shown if c["CreationTime"] < bound]
         assert sagemaker.list_clusters(CreationTimeAfter="2100-01-01T00:00:00Z")["ClusterSummaries"] == []
-        assert len(sagemaker.list_clusters(CreationTimeAfter=1)["ClusterSummaries"]) == len(self.NAMES)
+        assert sagemaker.list_clusters(CreationTimeAfter=1)["ClusterSummaries"] == shown
 
     @pytest.mark.parametrize(
         "other",
