@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from signal import SIGKILL, SIGTERM, Signals
+from signal import SIGKILL
 
 from everstep.embedded import binaries, probes
 from everstep.embedded.children import Command
@@ -21,6 +21,7 @@ STACK_VARIABLE = "EVERSTEP_STACK_HOME"
 """Marks our own processes, so that they are found after a crash that left no readable ``stack.json``."""
 
 _WORKER_SLOTS = 2
+_STOP_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -90,22 +91,18 @@ def control_plane(root: Path, home: Home, port: int, env: Mapping[str, str], ser
     needs = (*servers_needed, "migrate")
     schedule = home.root / "beat-schedule"
 
-    def python(*arguments: str, on_parent_death: Signals = SIGTERM, stop_seconds: float = 5.0) -> Callable[[], Command]:
+    def python(*arguments: str) -> Callable[[], Command]:
+        # Once the supervisor has died the database and the broker are ending too, so nothing is left to end politely with: a worker
+        # would hang in the attempt. What it had begun is leased in the database and done again; its pool ends with its pipes.
         command = Command(
-            argv=[sys.executable, "-m", *arguments],
-            env=env,
-            cwd=root,
-            on_parent_death=on_parent_death,
-            stop_seconds=stop_seconds,
+            argv=[sys.executable, "-m", *arguments], env=env, cwd=root, on_parent_death=SIGKILL, stop_seconds=_STOP_SECONDS
         )
         return lambda: command
 
     def worker(queue: str) -> Service:
         flags = ("--without-mingle", "--without-gossip", "--loglevel", "INFO")
         argv = ("celery", "-A", "workers.app", "worker", "-Q", queue, "-n", f"{queue}@%h", "-c", str(_WORKER_SLOTS), *flags)
-        # A worker whose broker has died with the supervisor hangs in any shutdown that asks for less. Its pool ends at the end of
-        # its pipes; its tasks are leased and done again.
-        return Service(f"worker-{queue}", python(*argv, on_parent_death=SIGKILL), needs, poll_seconds=0.1)
+        return Service(f"worker-{queue}", python(*argv), needs, poll_seconds=0.1)
 
     uvicorn = ("uvicorn", "--factory", "api.app:create_app", "--host", "127.0.0.1", "--port", str(port), "--no-access-log")
     beat = ("celery", "-A", "workers.app", "beat", "--schedule", str(schedule), "--pidfile=", "--loglevel", "INFO")
