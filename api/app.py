@@ -6,15 +6,15 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from sqlalchemy import Engine
 from starlette.concurrency import run_in_threadpool
 
 from api.agents import door
 from api.auth import store_bootstrap
 from api.aws import dispatch
-from api.deps import Services
-from api.rest import errors, health
+from api.deps import Services, authenticated
+from api.rest import errors, health, jobs
 from api.settings import Settings
 from models.clock import Clock, WallClock
 from models.session import connect, sessions, unit_of_work
@@ -38,6 +38,8 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
     app.state.services = services
     app.router.routes.insert(0, dispatch.route(settings.master_key))
     app.include_router(health.router)
+    app.include_router(jobs.router, dependencies=[Depends(authenticated)])
+    app.include_router(jobs.router)
     app.include_router(door.router, include_in_schema=False)  # described by a document of its own: openapi/agent.json
     errors.install(app)
     return app

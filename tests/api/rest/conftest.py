@@ -1,0 +1,7 @@
+"""An API process, for real."""
+
+from __future__ import annotations
+
+from tests.live import api, bearer, look, place, work
+
+__all__ = ["api", "bearer", "look", "place", "work"]

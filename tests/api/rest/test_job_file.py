@@ -1,0 +1,139 @@
+"""The job file: what is wrong with it is named."""
+
+from __future__ import annotations
+
+import string
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.rest import job_file
+from everstep import documents
+from models.errors import Invalid, Unsupported
+
+SMALLEST = {"name": "j", "cluster": "c", "command": ["python", "train.py"], "working_dir": "/work", "replicas": 2}
+EVERYTHING = SMALLEST | {
+    "processes_per_node": 2,
+    "env": {"LR": "0.1"},
+    "instance_groups": ["workers"],
+    "spares": 1,
+    "max_restarts": 0,
+    "seed": 7,
+    "recovery": "in-process",
+}
+
+
+def refusal(document: dict[str, Any]) -> str:
+    with pytest.raises((Invalid, Unsupported)) as refused:
+        job_file.read(document)
+    return str(refused.value)
+
+
+def test_the_smallest_job_file_gets_its_defaults():
+    job = job_file.read(SMALLEST)
+    assert (job.processes_per_node, job.spares, job.max_restarts, job.recovery) == (1, 0, 3, "in-process")
+
+
+def test_both_spellings_of_keys_are_taken_and_mean_the_same():
+    pascal = {"".join(part.capitalize() for part in key.split("_")): value for key, value in EVERYTHING.items()}
+    assert job_file.read(pascal) == job_file.read(EVERYTHING)
+
+
+def test_a_key_in_both_spellings_is_refused():
+    assert "'replicas' twice" in refusal(SMALLEST | {"Replicas": 3})
+
+
+@st.composite
+def misspelt(draw: st.DrawFn) -> tuple[str, str]:
+    """A key, and the same with one character changed, left out, put in, or swapped with its neighbour."""
+    key = draw(st.sampled_from(sorted([*EVERYTHING, *job_file.LATER])))
+    at = draw(st.integers(0, len(key) - 1))
+    other = draw(st.sampled_from(string.ascii_lowercase + "_"))
+    change = draw(st.sampled_from(["replace", "drop", "insert", "swap"]))
+    wrong = {
+        "replace": key[:at] + other + key[at + 1 :],
+        "drop": key[:at] + key[at + 1 :],
+        "insert": key[:at] + other + key[at:],
+        "swap": key[:at] + key[at : at + 2][::-1] + key[at + 2 :],
+    }[change]
+    return key, wrong
+
+
+@given(misspelt())
+def test_any_misspelt_key_is_refused_with_the_right_one_named(pair: tuple[str, str]):
+    right, wrong = pair
+    if wrong == right:
+        return
+    document = {key: value for key, value in EVERYTHING.items() if key != right} | {wrong: EVERYTHING.get(right, 1)}
+    message = refusal(document)
+    assert f"'{wrong}'" in message
+    assert f"did you mean '{right}'" in message
+
+
+@pytest.mark.parametrize("key", sorted(job_file.LATER))
+def test_keys_of_later_features_are_refused_as_not_there_yet(key: str):
+    message = refusal(SMALLEST | {key: "x"})
+    assert f"'{key}'" in message
+    assert "not supported" in message
+
+
+@pytest.mark.parametrize(
+    "key, value",
+    [
+        ("replicas", True),
+        ("replicas", "2"),
+        ("replicas", 2.0),
+        ("replicas", 0),
+        ("processes_per_node", 0),
+        ("spares", -1),
+        ("max_restarts", None),
+        ("seed", -1),
+        ("seed", 2**64),
+        ("command", "python train.py"),
+        ("command", []),
+        ("command", ["python", 3]),
+        ("env", {"LR": 0.1}),
+        ("env", {"RANK": "0"}),
+        ("env", {"EVERSTEP_JOB_ID": "x"}),
+        ("env", {"A=B": "x"}),
+        ("env", ["A=B"]),
+        ("instance_groups", "workers"),
+        ("recovery", "none"),
+        ("recovery", "process"),
+        ("name", "-x"),
+        ("name", "x" * 64),
+        ("name", 3),
+        ("working_dir", "relative"),
+    ],
+)
+def test_wrong_values_are_refused_with_their_key_named(key: str, value: Any):
+    assert key in refusal(EVERYTHING | {key: value})
+
+
+@pytest.mark.parametrize("key", sorted(SMALLEST))
+def test_keys_that_must_be_there_are_named_when_they_are_not(key: str):
+    assert key in refusal({name: value for name, value in SMALLEST.items() if name != key})
+
+
+@pytest.mark.parametrize(
+    "text, word",
+    [
+        ("name: a\nname: b\n", "twice"),
+        ("a: &x [1]\nb: *x\n", "aliases"),
+        ("- a\n- b\n", "list"),
+        ("", "nothing"),
+        ("a: [1\n", "line"),
+        ("1: a\n", "no text"),
+        ("a: !!python/object:os.system x\n", "line 1"),
+        ("[" * 5000, "not YAML"),
+    ],
+)
+def test_yaml_that_would_be_guessed_at_is_refused(text: str, word: str):
+    with pytest.raises(documents.Unreadable, match=word):
+        documents.parse(text)
+
+
+def test_dates_in_yaml_stay_text():
+    assert documents.parse("name: 2026-01-01\n") == {"name": "2026-01-01"}
