@@ -14,6 +14,7 @@ from models.cluster.table import Cluster
 from models.errors import StaleLease
 from models.lease import Lease
 from models.move import move, wake
+from models.node.table import Host, Node
 from models.notify import NUDGE
 from models.session import Sessions, unit_of_work
 from tests import rows
@@ -166,6 +167,64 @@ def test_a_stale_worker_gives_nothing_back(session: Session) -> None:
     lease.give_back(session, Cluster, stale, again_at=NOW)
     session.refresh(row)
     assert row.lease_owner == "w2"
+
+
+def test_whoever_meets_a_lease_leaves_word_for_its_holder(session: Session) -> None:
+    row = rows.cluster(session)
+    given = taken(session, row.id)
+    assert lease.remind(session, Cluster, row.id, now=NOW + SECOND)
+    lease.settle(session, Cluster, given, again_at=None)
+    session.refresh(row)
+    assert row.reconcile_at == NOW + SECOND
+
+
+def test_nobody_is_there_to_be_reminded_of_a_free_row(session: Session) -> None:
+    row = rows.cluster(session)
+    assert not lease.remind(session, Cluster, row.id, now=NOW)
+    taken(session, row.id)
+    assert not lease.remind(session, Cluster, row.id, now=NOW + SPAN)
+    assert not lease.remind(session, Cluster, "nothing", now=NOW)
+
+
+def test_a_sweep_finds_free_rows_whose_time_has_come_the_longest_due_first(session: Session) -> None:
+    late, soon, held, later, resting = (rows.cluster(session, f"c{number}") for number in range(5))
+    late.reconcile_at, soon.reconcile_at, later.reconcile_at, resting.reconcile_at = NOW, NOW + SECOND, NOW + 9 * SECOND, None
+    taken(session, held.id)
+    session.flush()
+    found = lease.due(session, Cluster, now=NOW + 2 * SECOND, again_at=NOW + 7 * SECOND, limit=10)
+    assert found == [late.id, soon.id]
+    assert lease.due(session, Cluster, now=NOW + 3 * SECOND, again_at=NOW + 8 * SECOND, limit=10) == []
+    assert set(lease.due(session, Cluster, now=NOW + 7 * SECOND, again_at=NOW + 12 * SECOND, limit=1)) < {late.id, soon.id}
+
+
+def test_a_sweep_finds_the_row_of_a_worker_that_died(session: Session) -> None:
+    row = rows.cluster(session)
+    taken(session, row.id)
+    assert lease.due(session, Cluster, now=NOW + SPAN - SECOND, again_at=NOW, limit=10) == []
+    assert lease.due(session, Cluster, now=NOW + SPAN + SECOND, again_at=NOW + 2 * SPAN, limit=10) == [row.id]
+
+
+def test_two_sweeps_at_once_share_the_rows(sessions: Sessions) -> None:
+    with unit_of_work(sessions) as session:
+        ids = {rows.cluster(session, f"c{number}").id for number in range(6)}
+    with unit_of_work(sessions) as one, unit_of_work(sessions) as other:
+        first = lease.due(one, Cluster, now=NOW + SECOND, again_at=NOW + SPAN, limit=4)
+        second = lease.due(other, Cluster, now=NOW + SECOND, again_at=NOW + SPAN, limit=4)
+    assert (len(first), len(second)) == (4, 2)
+    assert {*first, *second} == ids
+
+
+def test_a_nodes_host_has_a_lease_of_its_own(session: Session) -> None:
+    node = rows.node(session, rows.cluster(session))
+    host = lease.take(session, Host, node.id, owner="slow", now=NOW, span=SPAN)
+    own = lease.take(session, Node, node.id, owner="fast", now=NOW, span=SPAN)
+    assert host is not None
+    assert own is not None
+    session.refresh(node)
+    assert (node.lease_owner, node.host_lease_owner) == ("fast", "slow")
+    lease.settle(session, Host, host, again_at=NOW + SECOND)
+    session.refresh(node)
+    assert (node.lease_owner, node.host_lease_owner, node.host_reconcile_at) == ("fast", None, NOW + SECOND)
 
 
 def test_of_two_workers_that_race_one_gets_the_lease(sessions: Sessions) -> None:
