@@ -20,22 +20,19 @@ from starlette.routing import Match, Route
 from starlette.types import Scope
 
 from api.aws.body import read_object
-from api.aws.errors import CRASH, TooLarge, UnknownOperation, code_of
+from api.aws.errors import CRASH, UnknownOperation, code_of
 from api.aws.operations import SAGEMAKER, Listing, Operation, perform
 from api.aws.pages import PageTokens
 from api.aws.render import render
 from api.aws.schema import sagemaker
 from api.aws.validate import read_members
-from api.deps import Services, authenticate_signature, services_of, signed_request
+from api.deps import Services, authenticate_signature, read_body, services_of, signed_request
 from api.ids import new_request_id
 from api.operations.work import Work
 from api.sigv4 import SignedRequest
 from models.session import unit_of_work
 
 CONTENT_TYPE: Final = "application/x-amz-json-1.1"
-MOST_BYTES: Final = 4 * 1024 * 1024
-"""The largest legal CreateCluster, a hundred groups with fifty labels each, stays below 2 MiB."""
-
 log = logging.getLogger(__name__)
 
 
@@ -69,7 +66,7 @@ class Door:
         request_id, started = new_request_id(), perf_counter()
         target = request.headers.get("x-amz-target", "")
         try:
-            signed = signed_request(request, await _read_body(request))
+            signed = signed_request(request, await read_body(request))
             members = await run_in_threadpool(self._serve, services_of(request), signed, target)
             response = _respond(200, members, request_id)
         except ClientDisconnect:
@@ -113,18 +110,6 @@ def route(master_key: bytes) -> TargetRoute:
     """The route of this door. It must come before all others."""
     door = Door({"SageMaker": Service(sagemaker(), SAGEMAKER)}, PageTokens(master_key))
     return TargetRoute("/", door.answer, methods=["POST"])
-
-
-async def _read_body(request: Request) -> bytes:
-    """Raises TooLarge without reading on."""
-    chunks, length = [], 0
-    async for chunk in request.stream():
-        length += len(chunk)
-        if length > MOST_BYTES:
-            message = f"The request body is longer than {MOST_BYTES} bytes."
-            raise TooLarge(message)
-        chunks.append(chunk)
-    return b"".join(chunks)
 
 
 def _refuse(error: Exception, request_id: str, target: str) -> Response:

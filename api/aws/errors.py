@@ -13,15 +13,12 @@ from sqlalchemy.exc import TimeoutError as PoolExhausted
 from api import sigv4
 from api.aws.body import Unreadable
 from api.aws.validate import Violated
+from api.deps import TooLarge
 from models import errors as domain
 
 
 class UnknownOperation(Exception):
     """No such operation, or one that is not served here; the message says which."""
-
-
-class TooLarge(Exception):
-    """The body is longer than any request of this API can be."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from api import sigv4
+from api.deps import TooLarge
 from models import errors as domain
 
 CONTENT_TYPE: Final = "application/problem+json"
@@ -35,6 +36,7 @@ STATUSES: dict[type[Exception], HTTPStatus] = {
     domain.Unauthenticated: HTTPStatus.UNAUTHORIZED,
     domain.StaleLease: HTTPStatus.SERVICE_UNAVAILABLE,
     sigv4.SignatureError: HTTPStatus.UNAUTHORIZED,
+    TooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     OperationalError: HTTPStatus.SERVICE_UNAVAILABLE,
     InterfaceError: HTTPStatus.SERVICE_UNAVAILABLE,
     PoolExhausted: HTTPStatus.SERVICE_UNAVAILABLE,

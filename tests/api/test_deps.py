@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Annotated, Any
 
 import httpx
 import pytest
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
-from fastapi import FastAPI, HTTPException
+from fastapi import APIRouter, Depends, FastAPI, HTTPException
 from sqlalchemy import text
+from starlette.requests import Request
 
 from api import auth
-from api.deps import CallerDep, NowDep, Services, SessionDep
+from api.deps import MOST_BYTES, CallerDep, NowDep, Services, SessionDep, authenticated
 from api.rest import errors
 from models.clock import WallClock
 from models.errors import AlreadyExists
 from models.session import Sessions, unit_of_work
 from tests.api.serving import KEY_ID, SECRET, TOKEN, settings_for
+
+
+async def parsed(request: Request) -> str:
+    return b"".join([chunk async for chunk in request.stream()]).decode()
 
 
 @pytest.fixture
@@ -42,6 +47,14 @@ def app(sessions: Sessions) -> FastAPI:
         if fails:
             raise AlreadyExists(kind="Word", name=word)
         return {"word": word}
+
+    router = APIRouter()
+
+    @router.post("/echo")
+    def echo(text: Annotated[str, Depends(parsed)], _caller: CallerDep) -> dict[str, str]:
+        return {"text": text}
+
+    app.include_router(router, dependencies=[Depends(authenticated)])
 
     @app.get("/crash")
     def crash() -> None:
@@ -96,6 +109,16 @@ def test_what_was_answered_is_committed_and_what_was_refused_is_not(app, session
     refused = call(app, "POST", "/write/dropped?fails=true", BEARER)
     assert (refused.status_code, refused.json()["code"]) == (409, "AlreadyExists")
     assert words(sessions) == ["kept"]
+
+
+def test_a_handler_reads_the_same_body_that_was_signed(app):
+    assert call(app, "POST", "/echo", signed("POST", "/echo", b"body"), b"body").json() == {"text": "body"}
+    assert call(app, "POST", "/echo", BEARER, b"body").json() == {"text": "body"}
+    assert call(app, "POST", "/echo", signed("POST", "/echo", b"body"), b"another").status_code == 401
+
+
+def test_a_body_beyond_all_measure_is_refused_by_its_length(app):
+    assert call(app, "POST", "/echo", BEARER, b" " * (MOST_BYTES + 1)).status_code == 413
 
 
 def test_an_unauthenticated_write_writes_nothing(app, sessions: Sessions):
