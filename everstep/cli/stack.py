@@ -50,7 +50,7 @@ def up(
                 ready(control.start_detached(place, port, os.environ, progress.tell))
             else:
                 _run_here(place, port, progress, ready)
-    except (StackError, LookupError) as error:
+    except (StackError, LookupError, OSError) as error:
         progress.finish()
         _fail(str(error), as_json=as_json)
 
@@ -60,7 +60,7 @@ def down(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
     place = Home.at(home)
     try:
         ended = control.shut_down(place)
-    except StackError as error:
+    except (StackError, OSError) as error:
         _fail(str(error), as_json=as_json)
     if as_json:
         _print_json({"home": str(place.root), "was_running": ended.was_running, "nodes_ended": ended.nodes})

@@ -33,7 +33,7 @@ def main(home: str, port: str, descriptor: str) -> int:
         )
     except AlreadyRunningError as error:
         tell("occupied", None, str(error))
-    except (StackError, LookupError) as error:
+    except (StackError, LookupError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         tell("failed", None, str(error))
         return 1

@@ -111,7 +111,35 @@ def test_up_in_a_home_with_damaged_credentials_changes_nothing_and_says_why(home
     assert home.credentials.read_text() == "{"
 
 
+@pytest.mark.parametrize("how", [(), ("--detach",)])
+def test_a_home_that_cannot_be_made_is_named(how):
+    told = everstep("up", *how, "--home", "/proc/nowhere/home", "--port", "0")
+    assert told.returncode == 1
+    assert told.stderr.startswith("everstep: ")
+    assert "/proc/nowhere" in told.stderr
+    assert "Traceback" not in told.stderr
+
+
 def test_up_refuses_a_port_that_is_no_port(home):
     told = everstep("up", "--home", str(home.root), "--port", "70000")
     assert told.returncode == 2
     assert told.stdout == ""
+
+
+def test_a_command_whose_library_is_missing_says_what_to_install_and_the_others_work():
+    program = "import sys; sys.modules['matplotlib'] = None; from everstep.cli.main import app; app(sys.argv[1:])"
+    command = [sys.executable, "-c", program]
+    asked = subprocess.run([*command, "demo", "--json"], capture_output=True, text=True, env=ENVIRONMENT, cwd="/", check=False)
+    assert asked.returncode == 1
+    assert asked.stdout == ""
+    assert "`demo` needs matplotlib: pip install" in asked.stderr
+    listed = subprocess.run([*command, "--help"], capture_output=True, text=True, env=ENVIRONMENT, cwd="/", check=True)
+    assert "status" in listed.stdout
+
+
+def test_the_stack_commands_do_not_wait_for_heavy_imports():
+    program = (
+        "import sys, everstep.cli.main; print([m for m in ('torch', 'boto3', 'matplotlib', 'sqlalchemy') if m in sys.modules])"
+    )
+    asked = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=ENVIRONMENT, cwd="/", check=True)
+    assert asked.stdout.strip() == "[]"
