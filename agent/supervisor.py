@@ -302,16 +302,24 @@ class Supervisor:
         await gone
 
     def _forget(self, process: str) -> None:
-        self._processes.pop(process, None)
+        running = self._processes.pop(process, None)
         self._record_path(process).unlink(missing_ok=True)
+        if running is not None and not self._is_wanted(running.job):
+            self._assignments.pop(running.job, None)
         self._release_zygotes()
 
     def _forget_job(self, job: str) -> None:
-        """Nothing of it is to run here. Its generation is kept, in case that a late assignment is older than this one."""
+        """Nothing of it is to run here. Its assignment is kept while something of it still does."""
         self._rendezvous.forget(job)
-        if not any(running.job == job for running in self._processes.values()):
+        if not self._is_wanted(job):
             self._assignments.pop(job, None)
         self._release_zygotes()
+
+    def _is_wanted(self, job: str) -> bool:
+        """Something of it runs here, or should."""
+        assignment = self._assignments.get(job)
+        is_listed = assignment is not None and bool(assignment.processes)
+        return is_listed or any(running.job == job for running in self._processes.values())
 
     def _release_zygotes(self) -> None:
         """Not before the last of their children is gone: a zygote is who knows how they ended."""

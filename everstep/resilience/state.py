@@ -19,6 +19,8 @@ from torch.optim import Optimizer
 
 from everstep.errors import StateMismatch
 
+from .memory import bytes_of
+
 
 class Stateful(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
@@ -94,8 +96,8 @@ class State:
         seen = hashlib.sha256()
         for key, tensor in self.tensors():
             seen.update(key.encode())
-            whole = tensor.detach().cpu().contiguous().reshape(-1)
-            seen.update(bytes(whole.view(torch.uint8).untyped_storage())[: whole.nbytes] if whole.numel() else b"")
+            whole = tensor.detach().cpu().contiguous()
+            seen.update(bytes_of(whole))
         return seen.hexdigest()
 
     # ------------------------------------------------------------ within a step

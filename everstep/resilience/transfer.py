@@ -11,7 +11,6 @@ length, big-endian, and so many bytes (for tensors: those of every ``parts``-th 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import hmac
 import json
 import socket
@@ -27,6 +26,7 @@ import torch
 from everstep.errors import TransferFailed
 
 from .fence import Fence
+from .memory import bytes_of
 from .rendezvous import Superseded
 
 _SLICE_S = 0.02
@@ -83,7 +83,7 @@ class TransferServer:
             part = published.tensors[int(request["part"]) :: int(request["parts"])]
             connection.sendall(_LENGTH.pack(sum(tensor.nbytes for tensor in part)))
             for tensor in part:
-                connection.sendall(_bytes_of(tensor.detach().cpu().contiguous()))
+                connection.sendall(bytes_of(tensor.detach().cpu().contiguous()))
 
     def _wanted(self, generation: int, token: str) -> Published | None:
         """A receiver may ask before this process has published; it is waited for a while."""
@@ -114,8 +114,8 @@ class Receiver:
     def rest(self) -> bytes:
         with self._ask(self._holders[0], {"want": "rest"}) as connection:
             blob = torch.empty(_LENGTH.unpack(self._read(connection, _LENGTH.size))[0], dtype=torch.uint8)
-            self._read_into(connection, _bytes_of(blob))
-        return bytes(_bytes_of(blob))
+            self._read_into(connection, bytes_of(blob))
+        return bytes(bytes_of(blob))
 
     def tensors(self, targets: list[torch.Tensor]) -> int:
         """Fills the targets, and returns the number of bytes. Raises TransferFailed or Superseded."""
@@ -150,10 +150,10 @@ class Receiver:
     def _fill(self, connection: socket.socket, target: torch.Tensor) -> None:
         plain = target.detach()
         if plain.device.type == "cpu" and plain.is_contiguous():
-            self._read_into(connection, _bytes_of(plain))
+            self._read_into(connection, bytes_of(plain))
             return
         staged = torch.empty(plain.shape, dtype=plain.dtype)
-        self._read_into(connection, _bytes_of(staged))
+        self._read_into(connection, bytes_of(staged))
         plain.copy_(staged)
 
     def _ask(self, holder: tuple[str, int], request: dict[str, Any]) -> socket.socket:
@@ -202,10 +202,3 @@ def _request_line(connection: socket.socket) -> bytes:
             break
         line += received
     return line
-
-
-def _bytes_of(tensor: torch.Tensor) -> memoryview:
-    """The memory of a contiguous CPU tensor; the caller keeps the tensor alive."""
-    if tensor.nbytes == 0:
-        return memoryview(b"")
-    return memoryview((ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())).cast("B")

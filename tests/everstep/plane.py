@@ -60,7 +60,8 @@ class Job:
     exits: list[ProcessReport] = field(default_factory=list)
     broken: list[BrokenReport] = field(default_factory=list)
     losses: dict[int, float | None] = field(default_factory=dict)
-    steps_at: dict[int, float] = field(default_factory=dict)
+    commits: list[tuple[int, int, float]] = field(default_factory=list)
+    """(generation, step, Unix seconds), as rank 0 told them."""
     published_at: dict[int, float] = field(default_factory=dict)
     exited_at: dict[str, float] = field(default_factory=dict)
     suspected_at: float | None = None
@@ -118,6 +119,16 @@ class Plane:
         members = set(job.members)
         await self._assign(job)
         await self.until(lambda: members <= {report.process for report in job.exits}, 20)
+
+    async def resize(self, job: Job, replicas: int) -> None:
+        """The last ranks step aside and become spares, or spares become ranks."""
+        job.spares += job.replicas - replicas
+        job.replicas = replicas
+        while len(job.members) > replicas:
+            job.ready.append(job.members.pop())
+        while len(job.members) < replicas:
+            job.members.append(job.ready.pop(0))
+        await self._publish(job, "resized")
 
     def describe(self) -> str:
         return "\n".join(
@@ -179,7 +190,7 @@ class Plane:
                 self._hear_broken(job, report)
             case ProgressReport():
                 job.losses.update((step.step, step.loss) for step in report.steps)
-                job.steps_at.update((step.step, step.at) for step in report.steps if step.step not in job.steps_at)
+                job.commits += [(report.generation, step.step, step.at) for step in report.steps]
             case FailedReport():
                 self._failure = f"{report.process} failed in generation {report.generation}:\n{report.traceback}"
         self._news.set()
@@ -196,7 +207,8 @@ class Plane:
         job.exited_at[report.process] = time.time()
         if report.process in job.ready:
             job.ready.remove(report.process)
-        if report.exit_code not in {0, None} or (report.exit_code is None and report.signal not in {9, None}):
+        is_late_spare = job.is_over and report.process not in job.members
+        if report.exit_code not in {0, None} or (report.exit_code is None and report.signal not in {9, None} and not is_late_spare):
             self._failure = f"{report.process} exited with {report.exit_code}, signal {report.signal}:\n{report.tail}"
 
     async def _decide(self, job: Job) -> None:

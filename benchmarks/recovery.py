@@ -1,0 +1,190 @@
+"""Kill → first step of everybody: Everstep's bare mechanism (real supervisors, no control plane) beside torchrun's restart.
+
+Usage: python -m benchmarks.recovery [--kills 7] [--ranks 3] [--width 256] [--layers 4] [--no-torchrun] [--json FILE]
+
+Every wait is bounded. torchrun runs with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, because with the shared store its restarts were seen to hang.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from everstep.protocol import ReformedReport
+from tests.everstep.plane import Job, Plane, script_launch
+
+HERE = Path(__file__).parent
+LIMIT_S = 60.0
+SETTLED_STEPS = 8
+PHASES = ("exit seen", "decided", "released", "agreed", "grouped", "transferred", "first step")
+
+
+async def everstep_kills(options: argparse.Namespace, folder: Path) -> list[dict[str, float]]:
+    """Seconds from the kill to the end of each phase, the slowest rank counting."""
+    plane = Plane(folder, min(options.ranks, 3), dict(os.environ))
+    await plane.start()
+    launch = script_launch(HERE / "recovery_everstep.py", str(options.width), str(options.layers), "1000000")
+    job = Job("bench", launch, options.ranks, 1)
+    chance, found = random.Random(options.seed), []  # noqa: S311, it draws moments
+    try:
+        await plane.submit(job)
+        for _ in range(options.kills):
+            await plane.until(lambda: _is_settled(job), LIMIT_S)
+            await asyncio.sleep(chance.uniform(0.0, 0.3))
+            found.append(await _one_kill(plane, job, chance.choice(job.members)))
+    finally:
+        await plane.stop()
+    return found
+
+
+async def _one_kill(plane: Plane, job: Job, victim: str) -> dict[str, float]:
+    number = len(job.generations) + 1
+    killed = time.time()
+    os.kill(job.pids[victim], signal.SIGKILL)
+    await plane.until(lambda: _first_step(job, number) is not None, LIMIT_S)
+    await plane.until(lambda: len(_reforms(job, number)) == job.replicas, LIMIT_S)
+    reforms = _reforms(job, number)
+    ends = {
+        "exit seen": job.exited_at[victim],
+        "decided": job.published_at[number],
+        **{phase: max(report.phases[phase] for report in reforms) for phase in ("released", "agreed", "grouped", "transferred")},
+        "first step": _first_step(job, number) or 0.0,
+    }
+    return {
+        **{phase: end - killed for phase, end in ends.items()},
+        "bytes": float(sum(report.bytes_moved for report in reforms)),
+        "steps lost": float(len(set(range(max(job.losses))) - set(job.losses))),
+    }
+
+
+def _reforms(job: Job, number: int) -> list[ReformedReport]:
+    return [report for report in job.reformed if report.generation == number]
+
+
+def _first_step(job: Job, number: int) -> float | None:
+    published = job.published_at.get(number, float("inf"))
+    return min((at for generation, _, at in job.commits if generation == number and at > published), default=None)
+
+
+def _is_settled(job: Job) -> bool:
+    current = len(job.generations)
+    steps = {step for generation, step, at in job.commits if generation == current and at > job.published_at.get(current, 0.0)}
+    return len(steps) >= SETTLED_STEPS and bool(job.ready)
+
+
+def torchrun_kills(options: argparse.Namespace, folder: Path) -> list[float]:
+    """Seconds from the kill to the first step of the slowest rank in a new process. A restart that hangs ends the series."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1", f"--nproc-per-node={options.ranks}"]
+    command += ["--max-restarts=100", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", str(HERE / "recovery_torchrun.py")]
+    command += [str(options.width), str(options.layers), "1000000", str(folder)]
+    environment = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
+    chance, found = random.Random(options.seed), []  # noqa: S311, it draws moments
+    with (folder / "log").open("w") as log:
+        agent = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+    try:
+        for _ in range(options.kills):
+            if _await_steps(folder, options.ranks, time.time(), SETTLED_STEPS) is None:
+                break
+            time.sleep(chance.uniform(0.0, 0.3))
+            victim = _last(folder / f"steps-{chance.randrange(options.ranks)}")
+            killed = time.time()
+            os.kill(int(victim[2]), signal.SIGKILL)
+            resumed = _await_new_processes(folder, options.ranks, killed)
+            if resumed is None:
+                break
+            found.append(resumed - killed)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(agent.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            agent.wait(10)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(agent.pid, signal.SIGKILL)
+        agent.wait(10)
+    return found
+
+
+def _lines(path: Path) -> list[list[str]]:
+    return [line.split() for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")] if path.exists() else []
+
+
+def _last(path: Path) -> list[str]:
+    return _lines(path)[-1]
+
+
+def _await_steps(folder: Path, ranks: int, since: float, count: int) -> bool | None:
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        seen = [sum(float(line[0]) > since for line in _lines(folder / f"steps-{rank}")) for rank in range(ranks)]
+        if min(seen) >= count:
+            return True
+        time.sleep(0.1)
+    return None
+
+
+def _await_new_processes(folder: Path, ranks: int, killed: float) -> float | None:
+    old = {_last(folder / f"steps-{rank}")[2] for rank in range(ranks)}
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        firsts = [
+            next((float(at) for at, _, pid in _lines(folder / f"steps-{rank}") if pid not in old and float(at) > killed), None)
+            for rank in range(ranks)
+        ]
+        if all(firsts):
+            return max(first for first in firsts if first)
+        time.sleep(0.05)
+    return None
+
+
+def show(everstep: list[dict[str, float]], torchrun: list[float], options: argparse.Namespace) -> None:
+    print(
+        f"\nkill -> first step, seconds; {options.ranks} ranks + 1 spare, {options.layers} x {options.width}^2, {len(everstep)} kills"
+    )
+    print(f"{'end of phase':<14}{'median':>9}{'min':>9}{'max':>9}")
+    for phase in PHASES:
+        values = [kill[phase] for kill in everstep]
+        print(f"{phase:<14}{statistics.median(values):>9.3f}{min(values):>9.3f}{max(values):>9.3f}")
+    print(
+        f"bytes moved a kill: {statistics.median(kill['bytes'] for kill in everstep):,.0f}; steps lost: {sum(kill['steps lost'] for kill in everstep):.0f}"
+    )
+    if torchrun:
+        print(
+            f"{'torchrun':<14}{statistics.median(torchrun):>9.3f}{min(torchrun):>9.3f}{max(torchrun):>9.3f}  ({len(torchrun)} restarts)"
+        )
+        ratio = statistics.median(torchrun) / statistics.median(kill["first step"] for kill in everstep)
+        print(f"torchrun takes {ratio:.1f} times as long, and trains up to 9 steps again")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (("kills", 7), ("ranks", 3), ("width", 256), ("layers", 4), ("seed", 0)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--no-torchrun", action="store_true")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="recovery-") as name:
+        folder = Path(name)
+        for part in ("everstep", "torchrun"):
+            (folder / part).mkdir()
+        everstep = asyncio.run(everstep_kills(options, folder / "everstep"))
+        torchrun = [] if options.no_torchrun else torchrun_kills(options, folder / "torchrun")
+    show(everstep, torchrun, options)
+    if options.json:
+        options.json.write_text(
+            json.dumps({"everstep": everstep, "torchrun": torchrun, "options": {**vars(options), "json": None}})
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""The training script of the recovery benchmark under Everstep. Usage: recovery_everstep.py WIDTH LAYERS UNTIL."""
+
+import sys
+
+import torch
+
+import everstep
+
+WIDTH, LAYERS, UNTIL = (int(argument) for argument in sys.argv[1:4])
+
+
+def main() -> None:
+    everstep.init()
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(*[torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)])
+    model = torch.nn.parallel.DistributedDataParallel(net)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+    samples = [torch.randn(WIDTH, generator=torch.Generator().manual_seed(number)) for number in range(256)]
+
+    @everstep.resilient(everstep.State(model=model, optimizer=optimizer))
+    def train(run: everstep.Run) -> None:
+        for step, batch in run.steps(samples, global_batch=48, until=UNTIL):
+            loss = model(batch).square().mean() / run.accumulation
+            loss.backward()
+            with run.update(step, loss=loss):
+                optimizer.step()
+                optimizer.zero_grad()
+
+    train()
+
+
+if __name__ == "__main__":
+    main()

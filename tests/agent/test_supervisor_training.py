@@ -1,0 +1,129 @@
+"""The supervisor with processes that train: errors, losses of everything, its own restart, changes of size."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from everstep.protocol import Source
+from everstep.testing import Fault, arm
+from tests.everstep.plane import Job, JobFailed, Plane, script_launch
+
+SCRIPTS = Path(__file__).parents[1] / "everstep" / "scripts"
+LIMIT_S = 60.0
+pytestmark = pytest.mark.timeout(120)
+
+
+def train(
+    folder: Path,
+    scenario: Callable[[Plane, Job], Awaitable[None]],
+    *,
+    kind: str = "plain",
+    until: int = 30,
+    replicas: int = 2,
+    spares: int = 0,
+    nodes: int = 1,
+    faults: tuple[Fault, ...] = (),
+) -> Job:
+    arm(folder / "faults", faults)
+    launch = script_launch(SCRIPTS / "small.py", kind, str(folder), str(until), str(folder / "faults"))
+    job = Job("job", launch, replicas, spares)
+
+    async def run() -> None:
+        plane = Plane(folder, nodes, dict(os.environ))
+        await plane.start()
+        try:
+            await plane.submit(job)
+            await scenario(plane, job)
+        finally:
+            await plane.stop()
+
+    asyncio.run(run())
+    return job
+
+
+async def to_the_end(plane: Plane, job: Job) -> None:
+    await plane.finish(job, LIMIT_S)
+
+
+def test_a_job_trains_to_its_end_and_its_script_goes_on_after_it(tmp_path: Path) -> None:
+    job = train(tmp_path, to_the_end, spares=1)
+    assert sorted(job.losses) == list(range(30))
+    assert job.losses[29] < job.losses[0]
+    said = sorted(path.read_text() for path in tmp_path.glob("left-*"))
+    assert said == [f"trained 30 steps, left as rank {rank} of 2" for rank in range(2)]
+    assert all(report.exit_code == 0 for report in job.exits)
+
+
+def test_an_error_in_user_code_is_told_with_its_traceback_and_ends_the_process(tmp_path: Path) -> None:
+    with pytest.raises(JobFailed, match="the user's own mistake") as failure:
+        train(tmp_path, to_the_end, kind="fails")
+    assert "small.py" in str(failure.value)
+
+
+def test_a_step_that_is_never_committed_is_an_error_not_an_endless_loop(tmp_path: Path) -> None:
+    with pytest.raises(JobFailed, match=r"with run\.update"):
+        train(tmp_path, to_the_end, kind="forgets")
+
+
+def test_when_everybody_who_held_the_state_is_gone_the_job_fails_in_words(tmp_path: Path) -> None:
+    faults = tuple(Fault(rank, "forward", step=5) for rank in range(2))
+
+    async def scenario(plane: Plane, job: Job) -> None:
+        await plane.until(lambda: len([report for report in job.exits if report.signal == signal.SIGKILL]) == 2, LIMIT_S)
+        await plane.finish(job, LIMIT_S)
+
+    with pytest.raises(JobFailed, match="never starts again from the initial weights"):
+        train(tmp_path, scenario, faults=faults)
+
+
+def test_a_death_while_the_first_generation_forms_costs_nothing(tmp_path: Path) -> None:
+    job = train(tmp_path, to_the_end, replicas=3, spares=1, faults=(Fault(1, "construct", generation=1),))
+    assert sorted(job.losses) == list(range(30))
+    assert len(job.generations) == 2
+
+
+def test_training_does_not_notice_a_restart_of_its_agent_and_still_survives_a_kill(tmp_path: Path) -> None:
+    async def scenario(plane: Plane, job: Job) -> None:
+        await plane.until(lambda: len(job.losses) > 5, LIMIT_S)
+        for node in plane.nodes:
+            await plane.restart_supervisor(node)
+        before = len(job.losses)
+        await plane.until(lambda: len(job.losses) > before + 10, LIMIT_S)
+        assert len(job.generations) == 1
+        assert job.exits == []
+        os.kill(job.pids[job.members[0]], signal.SIGKILL)
+        await plane.finish(job, LIMIT_S)
+
+    job = train(tmp_path, scenario, replicas=3, spares=1, nodes=2, until=100)
+    assert sorted(job.losses) == list(range(150))
+    assert len(job.generations) == 2
+    assert {report.source for report in job.reformed if report.generation == 2} >= {Source.KEPT, Source.PEER}
+
+
+def test_a_kill_after_the_last_step_still_gives_everybody_the_final_state(tmp_path: Path) -> None:
+    job = train(tmp_path, to_the_end, replicas=3, spares=1, faults=(Fault(1, "after-update", step=29),))
+    assert len({report.digest for report in job.finished.values()}) == 1
+    assert len(job.finished) == 3
+    assert len(job.generations) == 2
+
+
+def test_a_job_goes_on_with_fewer_and_with_more_ranks_and_the_same_global_batch(tmp_path: Path) -> None:
+    async def scenario(plane: Plane, job: Job) -> None:
+        await plane.until(lambda: len(job.losses) > 5, LIMIT_S)
+        await plane.resize(job, 2)
+        await plane.until(lambda: len(job.losses) > 15, LIMIT_S)
+        await plane.resize(job, 3)
+        await plane.finish(job, LIMIT_S)
+
+    whole = train(tmp_path, to_the_end, replicas=3, until=60)
+    (tmp_path / "resized").mkdir()
+    resized = train(tmp_path / "resized", scenario, replicas=3, until=60)
+    assert [generation.world_size for generation in resized.generations] == [3, 2, 3]
+    assert sorted(resized.losses) == list(range(60))
+    assert list(resized.losses.values()) == pytest.approx(list(whole.losses.values()), rel=1e-4)

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import everstep
+from everstep.resilience import torch_parts
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+def python(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("EVERSTEP_") and name != "PYTHONPATH"}
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_importing_everstep_imports_nothing_heavy(tmp_path: Path) -> None:
+    program = (
+        "import sys, everstep; print([m for m in ('torch', 'numpy', 'pydantic', 'boto3') if m in sys.modules], everstep.__all__)"
+    )
+    assert python("-c", program, folder=tmp_path).stdout.startswith("[] ")
+
+
+def test_a_script_runs_alone_without_any_agent(tmp_path: Path) -> None:
+    (tmp_path / "faults").write_text("[]")
+    done = python(str(SCRIPTS / "small.py"), "plain", str(tmp_path), "12", str(tmp_path / "faults"), folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [path.read_text() for path in tmp_path.glob("left-*")] == ["trained 12 steps, left as rank 0 of 1"]
+
+
+def test_the_script_of_the_documentation_runs(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(DOCUMENTED)
+    done = python("train.py", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["trained", "20"]
+
+
+def test_resilient_needs_init_first(tmp_path: Path) -> None:
+    program = (
+        "import torch, everstep\n@everstep.resilient(everstep.State(model=torch.nn.Linear(1, 1)))\ndef train(run): pass\ntrain()\n"
+    )
+    assert "everstep.init() has not been called" in python("-c", program, folder=tmp_path).stderr
+
+
+def test_a_torch_without_a_private_part_is_refused_by_name(tmp_path: Path) -> None:
+    program = (
+        "import torch\n"
+        "from torch.nn.parallel import DistributedDataParallel\n"
+        "del DistributedDataParallel._update_process_group\n"
+        "import everstep.resilience\n"
+    )
+    said = python("-c", program, folder=tmp_path).stderr
+    assert "DistributedDataParallel._update_process_group" in said
+    assert "torch 2." in said
+
+
+def test_every_private_part_is_there_in_the_torch_that_is_installed() -> None:
+    torch_parts.check()
+
+
+def test_an_interval_of_checkpoints_below_one_step_is_refused() -> None:
+    with pytest.raises(ValueError, match="every is 0"):
+        everstep.Checkpointer(every=0)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'fly'"):
+        _ = everstep.fly
+
+
+DOCUMENTED = """
+import types
+
+import torch
+
+import everstep
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 1)
+
+    def forward(self, batch):
+        return types.SimpleNamespace(loss=self.inner(batch).square().mean())
+
+
+data = [torch.randn(4) for _ in range(64)]
+run = everstep.init()
+model = torch.nn.parallel.DistributedDataParallel(Model())
+opt = torch.optim.AdamW(model.parameters())
+sched = torch.optim.lr_scheduler.LinearLR(opt)
+state = everstep.State(model=model, optimizer=opt, scheduler=sched)
+ckpt = everstep.Checkpointer(every=10, durable_every=500)
+
+
+@everstep.resilient(state, ckpt)
+def train(run):
+    for step, batch in run.steps(data, global_batch=16, until=20):
+        loss = model(batch).loss / run.accumulation
+        loss.backward()
+        with run.update(step):
+            opt.step()
+            sched.step()
+            opt.zero_grad()
+
+
+train()
+print("trained", run.step)
+"""
