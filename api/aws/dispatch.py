@@ -54,6 +54,13 @@ class Service:
         return self.model.operation_model(name), self.operations[name]
 
 
+@dataclass
+class _Known:
+    """What has become known of a request, for the log: it is wanted also when the request fails."""
+
+    caller: str = "nobody"
+
+
 class Door:
     """Serves the services of a table by the prefix of their targets."""
 
@@ -64,21 +71,23 @@ class Door:
     async def answer(self, request: Request) -> Response:
         """Never raises: whatever goes wrong has a code, and a crash is logged with its traceback under the request's id."""
         request_id, started = new_request_id(), perf_counter()
+        known = _Known()
         target = request.headers.get("x-amz-target", "")
         try:
             signed = signed_request(request, await read_body(request))
-            members = await run_in_threadpool(self._serve, services_of(request), signed, target)
+            members = await run_in_threadpool(self._serve, services_of(request), signed, target, known)
             response = _respond(200, members, request_id)
         except ClientDisconnect:
             response = Response(status_code=400)
         except Exception as error:  # noqa: BLE001  (the last line: nothing may leave as HTML, or without a request id)
             response = _refuse(error, request_id, target)
         took_ms = (perf_counter() - started) * 1000
-        log.info("%s %s %d %.1f ms", request_id, target or "-", response.status_code, took_ms)
+        log.info("%s %s by %s: %d in %.1f ms", request_id, target or "-", known.caller, response.status_code, took_ms)
         return response
 
-    def _serve(self, services: Services, request: SignedRequest, target: str) -> dict[str, Any]:
+    def _serve(self, services: Services, request: SignedRequest, target: str, known: _Known) -> dict[str, Any]:
         caller = authenticate_signature(services, request)
+        known.caller = caller.name
         model, operation = self._find(target)
         members = read_members(model.input_shape, read_object(request.body))
         with unit_of_work(services.sessions) as session:
