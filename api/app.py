@@ -39,7 +39,6 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
     app.router.routes.insert(0, dispatch.route(settings.master_key))
     app.include_router(health.router)
     app.include_router(jobs.router, dependencies=[Depends(authenticated)])
-    app.include_router(jobs.router)
     app.include_router(door.router, include_in_schema=False)  # described by a document of its own: openapi/agent.json
     errors.install(app)
     return app
