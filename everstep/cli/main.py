@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from everstep.cli import stack
 
 ELSEWHERE = {
+    "job": "everstep.cli.job",
     "demo": "everstep.cli.demo",
 }
 
