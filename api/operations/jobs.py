@@ -1,0 +1,171 @@
+"""Use-cases of jobs: submit, look, stop. Wire-free; every function is one transaction of the caller's session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from models import events
+from models.cluster import queries as clusters
+from models.cluster.states import ClusterState
+from models.cluster.table import Cluster
+from models.errors import AlreadyExists, InTransition, Invalid
+from models.job import changes, logs, queries
+from models.job.changes import JobSpec
+from models.job.states import ENDED
+from models.job.table import Generation, Job, JobProcess, ProcessLog, Step
+from models.node.table import Node
+from models.paging import Cut, Page, page
+
+_KEY = "idempotency_key"
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A job as it is submitted. ``spec`` is the job file with its defaults; ``key`` makes a repeated submission the same one."""
+
+    name: str
+    cluster: str
+    replicas: int
+    processes_per_node: int
+    spares: int
+    max_restarts: int
+    instance_groups: tuple[str, ...]
+    spec: Mapping[str, Any]
+    key: str | None = None
+
+
+@dataclass(frozen=True)
+class JobView:
+    """A job and the names that people know its cluster and nodes by. ``instances`` maps a node's id to its instance's."""
+
+    job: Job
+    cluster: str
+    generation: Generation | None
+    processes: tuple[JobProcess, ...]
+    instances: Mapping[str, str]
+
+
+def submit(session: Session, wish: Wish, *, now: datetime) -> Job:
+    """Puts a job into its cluster's queue; with a key that was used for the same wish before, returns that job.
+
+    Raises:
+        NotFound: no such cluster.
+        InTransition: the cluster is being deleted.
+        Invalid: an instance group that the cluster does not have, or a key that was used for another wish.
+        AlreadyExists: a job of this name has not ended in the cluster.
+    """
+    cluster = clusters.find(session, wish.cluster)
+    before = _submitted(session, cluster, wish)
+    if before is not None:
+        return before
+    if cluster.state is ClusterState.DELETING:
+        raise InTransition(kind="Cluster", name=cluster.name, state="Deleting", verb="running a job")
+    _check_groups(session, cluster, wish)
+    spec = dict(wish.spec) | ({_KEY: wish.key} if wish.key else {})
+    asked = JobSpec(
+        name=wish.name,
+        cluster_id=cluster.id,
+        replicas=wish.replicas,
+        processes_per_node=wish.processes_per_node,
+        spares=wish.spares,
+        max_restarts=wish.max_restarts,
+        spec=spec,
+    )
+    try:
+        return changes.request_job(session, asked, now=now)
+    except AlreadyExists:
+        before = _submitted(session, cluster, wish)  # the same submission, a moment ago
+        if before is None:
+            raise
+        return before
+
+
+def show(session: Session, job_id: str) -> JobView:
+    """Raises NotFound."""
+    return _views(session, [queries.get(session, job_id)])[0]
+
+
+def listing(session: Session, *, cluster: str | None, live_only: bool, cut: Cut) -> Page[JobView]:
+    """Jobs, newest first. Raises NotFound for a cluster that does not exist, Invalid for a cursor that is none."""
+    wanted = select(Job)
+    if cluster is not None:
+        wanted = wanted.where(Job.cluster_id == clusters.find(session, cluster).id)
+    if live_only:
+        wanted = wanted.where(Job.state.not_in(ENDED))
+    found = page(session, wanted, (Job.created_at, Job.id), lambda job: (job.created_at, job.id), cut)
+    return Page(tuple(_views(session, found.rows)), found.cursor)
+
+
+def generations(session: Session, job_id: str) -> Sequence[Generation]:
+    return queries.generations(session, job_id)
+
+
+def steps(session: Session, job_id: str, *, after: int, limit: int) -> Sequence[Step]:
+    """Raises NotFound."""
+    return queries.steps(session, queries.get(session, job_id).id, after=after, limit=limit)
+
+
+def history(session: Session, job_id: str) -> Sequence[events.Event]:
+    """What happened to a job, oldest first. Raises NotFound."""
+    return events.of_job(session, queries.get(session, job_id).id)
+
+
+def output(session: Session, job_id: str) -> tuple[JobView, Sequence[tuple[JobProcess, ProcessLog | None]]]:
+    """The last lines of every process. Raises NotFound."""
+    return show(session, job_id), logs.of_job(session, job_id)
+
+
+def stop(session: Session, job_id: str, *, now: datetime) -> JobView:
+    """Asks for the job's end; changes nothing for one that has ended. Raises NotFound."""
+    changes.request_stop(session, queries.get(session, job_id, lock=True), now=now)
+    return show(session, job_id)
+
+
+def _submitted(session: Session, cluster: Cluster, wish: Wish) -> Job | None:
+    """The job that this key was used for. Raises Invalid if that was another wish."""
+    if wish.key is None:
+        return None
+    wanted = select(Job).where(Job.cluster_id == cluster.id, Job.spec[_KEY].astext == wish.key)
+    job = session.scalars(wanted.order_by(Job.created_at.desc()).limit(1)).one_or_none()
+    if job is not None and {name: value for name, value in job.spec.items() if name != _KEY} != dict(wish.spec):
+        raise Invalid(message=f"The idempotency key was used for another job ({job.id}); use a new one.")
+    return job
+
+
+def _check_groups(session: Session, cluster: Cluster, wish: Wish) -> None:
+    known = [group.name for group in clusters.groups(session, cluster.id)]
+    for name in wish.instance_groups:
+        if name not in known:
+            there = ", ".join(known) or "none"
+            raise Invalid(message=f"instance_groups: cluster {cluster.name} has no group '{name}'; its groups are: {there}.")
+
+
+def _views(session: Session, jobs: Sequence[Job]) -> list[JobView]:
+    """All that a listing shows of its jobs, in four queries however many they are."""
+    ids = [job.id for job in jobs]
+    names = session.execute(select(Cluster.id, Cluster.name).where(Cluster.id.in_({job.cluster_id for job in jobs})))
+    cluster_names = {row.id: row.name for row in names}
+    current = {
+        generation.job_id: generation
+        for generation in session.scalars(select(Generation).where(Generation.job_id.in_(ids)).order_by(Generation.number))
+    }
+    of_jobs = select(JobProcess).where(JobProcess.job_id.in_(ids)).order_by(JobProcess.created_at, JobProcess.id)
+    processes = session.scalars(of_jobs).all()
+    nodes = session.execute(select(Node.id, Node.instance_id).where(Node.id.in_({process.node_id for process in processes})))
+    instances = {row.id: row.instance_id or row.id for row in nodes}
+    return [
+        JobView(
+            job=job,
+            cluster=cluster_names[job.cluster_id],
+            generation=current.get(job.id),
+            processes=tuple(process for process in processes if process.job_id == job.id),
+            instances=instances,
+        )
+        for job in jobs
+    ]

@@ -1,0 +1,121 @@
+"""The job file: what a user may ask of a job, and what exactly is wrong with it otherwise.
+
+Every key counts: a misspelt one, or one of a feature that is not there yet, is refused by name, because a job that silently ran without
+its spares is worse than one that did not start.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
+from pydantic.alias_generators import to_pascal
+
+from models.errors import Invalid, Unsupported
+
+LATER: Final = {
+    "accelerators": "Processes get the whole node.",
+    "accelerator_partition": "Processes get the whole node.",
+    "elastic": "Use spares to survive lost nodes.",
+    "checkpoint": "Save from the script, as torch does.",
+    "priority": "Jobs run in the order of their submission.",
+    "team": "Jobs run in the order of their submission.",
+    "recipe": "Give a command.",
+}
+"""Keys of features that this version does not have, and what to do instead."""
+_RESERVED: Final = frozenset({"MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"})
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MOST_TOLD = 5
+
+Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+Count = Annotated[int, Field(ge=1, le=100_000)]
+
+
+class JobFile(BaseModel):
+    """A training job. ``replicas`` is how many nodes take part, ``spares`` how many more stand by, warm."""
+
+    model_config = ConfigDict(alias_generator=to_pascal, populate_by_name=True, extra="forbid", strict=True, frozen=True)
+
+    name: Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}$")]
+    cluster: Text
+    command: Annotated[list[Text], Field(min_length=1, max_length=1000)]
+    working_dir: Annotated[str, StringConstraints(pattern=r"^/", max_length=4096)]
+    replicas: Count
+    processes_per_node: Annotated[int, Field(ge=1, le=128)] = 1
+    env: dict[str, str] = Field(default_factory=dict)
+    instance_groups: list[Text] = Field(default_factory=list)
+    spares: Annotated[int, Field(ge=0, le=10_000)] = 0
+    max_restarts: Annotated[int, Field(ge=0, le=10_000)] = 3
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
+    recovery: Literal["in-process", "process"] = "in-process"
+
+    @field_validator("env")
+    @classmethod
+    def _settable(cls, env: dict[str, str]) -> dict[str, str]:
+        for name, value in env.items():
+            if not _VARIABLE.fullmatch(name):
+                message = f"{name!r} is no name of an environment variable"
+                raise ValueError(message)
+            if name in _RESERVED or name.startswith("EVERSTEP_"):
+                message = f"{name} is set by Everstep itself for every process"
+                raise ValueError(message)
+            if "\0" in value:
+                message = f"the value of {name} holds a NUL character"
+                raise ValueError(message)
+        return env
+
+
+KEYS: Final = tuple(JobFile.model_fields)
+
+
+def read(document: Mapping[str, Any]) -> JobFile:
+    """Checks a job file that has been parsed.
+
+    Raises:
+        Invalid: a key is unknown, missing or there twice, or a value is of the wrong type or out of range; the message names the key.
+        Unsupported: a key or value belongs to a feature that is not there yet.
+    """
+    named = _named(document)
+    for key in named:
+        if key in LATER:
+            raise Unsupported(member=f"The key '{key}' of a job file", remedy=LATER[key])
+    try:
+        job = JobFile.model_validate(named)
+    except ValidationError as error:
+        raise Invalid(message=f"The job file is not valid: {_told(error)}") from error
+    if job.recovery != "in-process":
+        raise Unsupported(member=f"recovery: {job.recovery}", remedy="Use recovery: in-process, which is the default.")
+    return job
+
+
+def _named(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document by its snake_case keys."""
+    known = {spelling: key for key in (*KEYS, *LATER) for spelling in (key, to_pascal(key))}
+    named: dict[str, Any] = {}
+    for spelling, value in document.items():
+        if spelling not in known:
+            raise Invalid(message=f"The job file has no key '{spelling}'; did you mean '{_nearest(str(spelling), known)}'?")
+        if known[spelling] in named:
+            raise Invalid(message=f"The job file has the key '{known[spelling]}' twice, in two spellings.")
+        named[known[spelling]] = value
+    return named
+
+
+def _nearest(spelling: str, known: Mapping[str, str]) -> str:
+    return difflib.get_close_matches(spelling, known, n=1, cutoff=0.0)[0]
+
+
+def _told(error: ValidationError) -> str:
+    found = error.errors(include_url=False, include_input=False)
+    told = [f"{_path(item['loc'])}: {item['msg'].removeprefix('Value error, ')}" for item in found[:_MOST_TOLD]]
+    more = len(found) - _MOST_TOLD
+    return "; ".join(told) + (f"; and {more} more" if more > 0 else "")
+
+
+def _path(loc: tuple[int | str, ...]) -> str:
+    first, *rest = loc
+    key = next((name for name in KEYS if first in (name, to_pascal(name))), str(first))
+    return key + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in rest)

@@ -1,0 +1,24 @@
+"""How our own resources look on the wire: PascalCase members, as everywhere in this API; snake_case is taken as well."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_pascal
+from starlette.responses import Response
+
+
+class Wire(BaseModel):
+    """A float that JSON has no word for is written as a string (``"NaN"``): a loss that diverged must be seen."""
+
+    model_config = ConfigDict(alias_generator=to_pascal, populate_by_name=True, frozen=True, ser_json_inf_nan="strings")
+
+
+def answer(view: Wire, status: int = 200) -> Response:
+    return Response(view.model_dump_json(by_alias=True), status, media_type="application/json")
+
+
+def word(state: StrEnum) -> str:
+    """A state as it is written on the wire: ``in_service`` is ``InService``."""
+    return "".join(part.capitalize() for part in state.value.split("_"))
