@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from celery import Celery
-from celery.signals import worker_process_init
+from celery.signals import beat_init, worker_process_init
 
 from workers import tasks
 from workers.plane import LANES, plane
@@ -44,6 +44,13 @@ def _warm_up(**_: Any) -> None:
         plane().driver.reconcile("job", "none")
     except Exception:
         log.exception("the worker starts cold")
+
+
+@beat_init.connect  # type: ignore[untyped-decorator]
+def _pulse_at_once(**_: Any) -> None:
+    """A schedule first waits for its period; whoever waits for the stack to be ready should not have to wait for that too."""
+    for queue in (FAST, SLOW):
+        tasks.pulse.apply_async((queue,), queue=queue, expires=PULSE_EVERY.total_seconds() * 2, retry=False)
 
 
 app = create_app(Settings.from_environ())

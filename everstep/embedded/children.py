@@ -22,8 +22,8 @@ from typing import IO
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
-# Accounts that own nothing of worth, in the order of preference: Postgres refuses to run as root.
-_UNPRIVILEGED = ("postgres", "nobody", "daemon")
+# Postgres refuses to run as root. The account `postgres` comes last: a server of production may share it with us.
+_UNPRIVILEGED = ("nobody", "daemon", "postgres")
 
 
 @dataclass(frozen=True)
