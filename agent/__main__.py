@@ -1,0 +1,75 @@
+"""``python -P -m agent``: the node's agent. Ends with 0 when asked to, and with GONE when the node has been released."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import signal
+import sys
+import uuid
+
+from agent.client import ControlPlane
+from agent.identity import Identity
+from agent.lifecycle import Lifecycle
+from agent.logs import Logs
+from agent.loop import Agent, Parts
+from agent.outbox import Outbox
+from agent.pauses import Pauses
+from agent.settings import Settings, SettingsError
+from agent.supervisor import Supervisor
+
+GONE = 64
+"""The node has been released: whoever started this agent must end the node instead of starting it again."""
+VERSION = "0.1.0"
+_SECRETS = ("EVERSTEP_BOOT_TOKEN", "PYTHONPATH", "PYTHONHOME")
+
+
+def main() -> int:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        settings = Settings.from_environment()
+    except SettingsError as error:
+        sys.stderr.write(f"agent: {error}\n")
+        return 2
+    return GONE if asyncio.run(_run(settings)) else 0
+
+
+async def _run(settings: Settings) -> bool:
+    loop = asyncio.get_running_loop()
+    outbox = Outbox()
+    identity = Identity.load(settings.state_dir, new_boot=uuid.uuid4().hex)
+    agent = Agent(
+        Parts(
+            settings=settings,
+            version=VERSION,
+            identity=identity,
+            supervisor=Supervisor(
+                node_id=settings.instance_id,
+                address=settings.address,
+                state_dir=settings.state_dir,
+                report=outbox.put,
+                environment=dict(os.environ),
+            ),
+            control=ControlPlane(settings.api_url),
+            outbox=outbox,
+            pauses=Pauses(random.Random()),  # noqa: S311  (jitter)
+            lifecycle=Lifecycle(
+                state_dir=settings.state_dir,
+                object_store_url=settings.object_store_url,
+                limit_s=settings.lifecycle_limit_s,
+                environment={name: value for name, value in os.environ.items() if name not in _SECRETS},
+                clock=loop.time,
+            ),
+            logs=Logs(settings.state_dir, outbox.put),
+        )
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, agent.ask_to_end)
+    return await agent.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

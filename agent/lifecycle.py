@@ -1,0 +1,172 @@
+"""Runs the node's lifecycle script: fetched from the object store, once an instance, within a time limit.
+
+What it did is kept in ``lifecycle.json``: an agent that is restarted after the script has ended tells the same again instead of running it
+twice, and one that is restarted while it runs ends it first, because two of them at once would break what either of them sets up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from agent.processes import start_time
+from everstep.protocol import LifecycleReport
+
+_TIMED_OUT = 124
+_CANNOT_START = 126
+_NOT_FOUND = 127
+_SIGNALLED = 128
+_TAIL_BYTES = 4096
+
+
+class CannotFetch(Exception):
+    """The script is not where it should be; the message says where that is."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """``uri`` is a prefix in the object store; everything under it is fetched. ``name`` is the file in it that is run."""
+
+    uri: str
+    name: str
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What ``lifecycle.json`` holds: a script that runs, or the report of one that has ended."""
+
+    pid: int | None = None
+    start_time: int | None = None
+    report: dict[str, object] | None = None
+
+
+@dataclass(frozen=True)
+class Lifecycle:
+    """``environment`` is what the script sees besides the node's facts; ``clock`` is monotonic, in seconds."""
+
+    state_dir: Path
+    object_store_url: str | None
+    limit_s: float
+    environment: Mapping[str, str]
+    clock: Callable[[], float]
+
+    async def run(self, script: Script) -> LifecycleReport:
+        """Never raises: whatever goes wrong is the script's failure, with the reason in ``tail``."""
+        kept = self._kept()
+        if kept.report is not None:
+            return LifecycleReport.from_wire(kept.report)
+        _end_leftover(kept)
+        began = self.clock()
+        try:
+            folder = await asyncio.to_thread(self._fetch, script)
+            code, tail = await self._execute(folder, script.name)
+        except CannotFetch as error:
+            code, tail = _NOT_FOUND, str(error)
+        except OSError as error:
+            code, tail = _CANNOT_START, f"the lifecycle script cannot be started: {error}"
+        report = LifecycleReport(exit_code=code, seconds=round(self.clock() - began, 3), tail=tail)
+        self._keep(_Kept(report=report.to_wire()))
+        return report
+
+    @property
+    def log(self) -> Path:
+        return self.state_dir / "lifecycle.log"
+
+    def _fetch(self, script: Script) -> Path:
+        """Raises CannotFetch."""
+        source = stored_at(script.uri, self.object_store_url)
+        if not source.is_dir():
+            message = f"there is nothing at {script.uri}"
+            raise CannotFetch(message)
+        entry = (source / script.name).resolve()
+        if not entry.is_relative_to(source.resolve()) or not entry.is_file():
+            message = f"there is no file {script.name!r} at {script.uri}"
+            raise CannotFetch(message)
+        folder = self.state_dir / "lifecycle"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(source, folder)
+        (folder / script.name).chmod(0o755)
+        return folder
+
+    async def _execute(self, folder: Path, name: str) -> tuple[int, str]:
+        path = folder / name
+        with path.open("rb") as file:
+            has_interpreter = file.read(2) == b"#!"
+        command = [str(path)] if has_interpreter else ["/bin/sh", str(path)]
+        with self.log.open("wb") as output:
+            child = await asyncio.create_subprocess_exec(
+                *command,
+                cwd=folder,
+                env=dict(self.environment),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        self._keep(_Kept(pid=child.pid, start_time=start_time(child.pid)))
+        try:
+            async with asyncio.timeout(self.limit_s):
+                code = await child.wait()
+        except TimeoutError:
+            _kill_group(child.pid)
+            await child.wait()
+            return _TIMED_OUT, f"{self._tail()}\nended after its time limit of {self.limit_s:g} s".lstrip()
+        except asyncio.CancelledError:
+            _kill_group(child.pid)
+            raise
+        return (code if code >= 0 else _SIGNALLED - code), self._tail()
+
+    def _tail(self) -> str:
+        with self.log.open("rb") as file:
+            file.seek(max(0, self.log.stat().st_size - _TAIL_BYTES))
+            return file.read().decode(errors="replace")
+
+    def _kept(self) -> _Kept:
+        try:
+            return _Kept(**json.loads((self.state_dir / "lifecycle.json").read_text()))
+        except (OSError, ValueError, TypeError):
+            return _Kept()
+
+    def _keep(self, kept: _Kept) -> None:
+        draft = self.state_dir / ".lifecycle.json"
+        draft.write_text(json.dumps(asdict(kept)))
+        draft.replace(self.state_dir / "lifecycle.json")
+
+
+def stored_at(uri: str, object_store_url: str | None) -> Path:
+    """Where ``s3://bucket/key`` lies in a store of files: at ``<root>/bucket/key``.
+
+    Raises:
+        CannotFetch: the store is not one of files, or the address is not one of an object.
+    """
+    store, wanted = urlsplit(object_store_url or ""), urlsplit(uri)
+    if store.scheme != "file":
+        message = f"the agent can read lifecycle scripts from a file:// object store only; EVERSTEP_OBJECT_STORE_URL is {object_store_url!r}"
+        raise CannotFetch(message)
+    if wanted.scheme != "s3" or not wanted.netloc:
+        message = f"{uri!r} is no s3://bucket/prefix"
+        raise CannotFetch(message)
+    root = Path(unquote(store.path)).resolve()
+    place = (root / wanted.netloc / wanted.path.lstrip("/")).resolve()
+    if not place.is_relative_to(root / wanted.netloc):
+        message = f"{uri!r} leads out of its bucket"
+        raise CannotFetch(message)
+    return place
+
+
+def _end_leftover(kept: _Kept) -> None:
+    if kept.pid is not None and start_time(kept.pid) == kept.start_time:
+        _kill_group(kept.pid)
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
