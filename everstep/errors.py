@@ -34,6 +34,10 @@ class StateMismatch(EverstepError):
     """Two processes of the job hold states of different structure; they don't run the same script with the same arguments."""
 
 
+class UnsupportedWrapper(EverstepError):
+    """DistributedDataParallel(static_graph=True) lays its buckets out once and cannot change its group; leave static_graph off."""
+
+
 class TransferFailed(EverstepError):
     """The state could not be read from a peer."""
 

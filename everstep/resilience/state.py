@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from everstep.errors import StateMismatch
+from everstep.errors import StateMismatch, UnsupportedWrapper
 
 from .memory import bytes_of
 
@@ -45,6 +45,10 @@ class State:
     """What a user hands to ``resilient``. Further keyword arguments are anything with ``state_dict`` and ``load_state_dict``.
 
     A model that is wrapped in DistributedDataParallel is to be given wrapped, or its groups cannot be replaced.
+
+    Raises:
+        UnsupportedWrapper: the wrapper was made with ``static_graph=True``. Survivors and replacements would reduce buckets of different
+            sizes, at which gloo ends the process.
     """
 
     def __init__(
@@ -62,6 +66,8 @@ class State:
         self._reserve: dict[str, torch.Tensor] = {}
         self._buffers: list[torch.Tensor] = []
         self._are_buffers_kept = False
+        if any(wrapper.static_graph for wrapper in self.wrappers()):
+            raise UnsupportedWrapper
 
     # ------------------------------------------------------------ structure
 

@@ -48,6 +48,16 @@ def test_resilient_needs_init_first(tmp_path: Path) -> None:
     assert "everstep.init() has not been called" in python("-c", program, folder=tmp_path).stderr
 
 
+def test_a_wrapper_whose_group_cannot_be_replaced_is_refused(tmp_path: Path) -> None:
+    program = (
+        "import torch, everstep\n"
+        "everstep.init()\n"
+        "wrapped = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1), static_graph=True)\n"
+        "everstep.State(model=wrapped)\n"
+    )
+    assert "static_graph" in python("-c", program, folder=tmp_path).stderr
+
+
 def test_a_torch_without_a_private_part_is_refused_by_name(tmp_path: Path) -> None:
     program = (
         "import torch\n"
