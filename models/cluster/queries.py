@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import collate, or_, select
+from sqlalchemy import collate, func, or_, select
 from sqlalchemy.orm import Session
 
 from models.cluster.states import ClusterState, GroupState
@@ -84,6 +84,10 @@ def listed(session: Session, wanted: ClusterFilter, cut: Cut, *, by_name: bool =
 
 
 def on_eks(session: Session, eks_arn: str) -> Cluster | None:
-    """The live cluster that holds this EKS cluster."""
+    """The live cluster that holds this EKS cluster.
+
+    Until the caller's transaction ends nobody else is answered for the same one, so that two clusters cannot both find it free.
+    """
+    session.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(eks_arn, 0))))
     holds = Cluster.settings["Orchestrator"]["Eks"]["ClusterArn"].astext == eks_arn
     return session.scalars(select(Cluster).where(holds, Cluster.state != ClusterState.DELETED)).first()

@@ -225,6 +225,19 @@ def test_two_callers_who_create_the_same_name_at_once_get_one_cluster(server: Se
     assert sorted(outcomes) == ["ResourceInUse"] * 7 + ["created"]
 
 
+def test_two_callers_who_take_the_same_eks_cluster_at_once_get_it_once(sagemaker):
+    def create(number: int) -> str:
+        try:
+            sagemaker.create_cluster(ClusterName=f"c{number}", InstanceGroups=[group()], Orchestrator=EKS, VpcConfig=VPC)
+        except ClientError as error:
+            return error.response["Error"]["Code"]
+        return "created"
+
+    with ThreadPoolExecutor(6) as pool:
+        outcomes = list(pool.map(create, range(6)))
+    assert sorted(outcomes) == ["ValidationException"] * 5 + ["created"]
+
+
 def test_an_endpoint_with_a_path_in_front_is_served_as_well(server: Server):
     client = server.client(endpoint_url=f"{server.url}/some/prefix%20here")
     client.create_cluster(ClusterName="c1", InstanceGroups=[group()])
