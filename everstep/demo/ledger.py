@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 Json = dict[str, Any]
 RECOVERED = {"peer", "memory", "store"}
+
+
+def instant(told: str | None) -> float | None:
+    """A time as REST tells it, in Unix seconds."""
+    return None if told is None else datetime.fromisoformat(told).timestamp()
 
 
 @dataclass
@@ -30,8 +36,8 @@ class Ledger:
         """The first generation that was decided after the kill and whose step went through."""
         if self.killed_at is None:
             return None
-        later = (g for g in self.job.get("generations", []) if g["decided_at"] >= self.killed_at)
-        return next((g for g in later if g.get("first_step_at")), None)
+        later = (one for one in self.job.get("generations", []) if (instant(one["decided_at"]) or 0.0) >= self.killed_at)
+        return next((one for one in later if one["first_step_at"]), None)
 
     def timeline(self) -> dict[str, float]:
         """Seconds from the kill to the end of each phase, in order; empty before the recovery is complete."""
@@ -39,22 +45,22 @@ class Ledger:
         if generation is None or self.killed_at is None:
             return {}
         phases: dict[str, float] = {}
-        for report in generation["reports"].values():
-            for name, at in report["phases"].items():
+        for member in generation["members"]:
+            for name, at in member["phases"].items():
                 phases[name] = max(at, phases.get(name, at))
         marks = {
-            "detected": generation.get("evidence_at"),
-            "decided": generation["decided_at"],
+            "detected": instant(generation["evidence_at"]),
+            "decided": instant(generation["decided_at"]),
             "reformed": phases.get("grouped"),
             "transferred": phases.get("transferred"),
-            "first step": generation["first_step_at"],
+            "first step": instant(generation["first_step_at"]),
         }
         return {name: round(at - self.killed_at, 3) for name, at in marks.items() if at is not None}
 
     def restored_from(self) -> str | None:
         """The dearest source that any member of the generation had to use."""
         generation = self.after_kill
-        used = {report["source"] for report in generation["reports"].values()} if generation else set()
+        used = {member["source"] for member in generation["members"]} if generation else set()
         return next((source for source in ("store", "memory", "peer") if source in used), None)
 
     def summary(self) -> Json:
@@ -68,7 +74,7 @@ class Ledger:
             "steps": self.job.get("step"),
             "nodes_killed": 0 if self.killed is None else 1,
             "node_replaced": self.replaced_at is not None,
-            "steps_lost": sum(g.get("steps_lost", 0) for g in self.job.get("generations", [])),
+            "steps_lost": self.job.get("steps_lost"),
             "detected_s": timeline.get("detected"),
             "resumed_s": timeline.get("first step"),
             "timeline_s": timeline,

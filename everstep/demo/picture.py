@@ -31,27 +31,26 @@ def draw(ledger: Ledger, path: Path) -> None:
 
 def _loss_curve(axes: Axes, ledger: Ledger) -> None:
     known = [step for step in ledger.steps if step.get("loss") is not None]
-    axes.plot([step["step"] for step in known], [step["loss"] for step in known], color=_CURVE, linewidth=1.8)
+    axes.plot([step["number"] for step in known], [step["loss"] for step in known], color=_CURVE, linewidth=1.8)
     axes.set(xlabel="optimizer step", ylabel="loss (nats per character)")
     axes.grid(alpha=0.25)
     generation = ledger.after_kill
     if generation is not None and generation.get("step") is not None:
         axes.axvline(generation["step"], color=_FAULT, linestyle="--", linewidth=1.2)
-        lost = sum(g.get("steps_lost", 0) for g in ledger.job["generations"])
-        note = f" node {ledger.killed} killed with SIGKILL\n {lost} steps lost, state from a {ledger.restored_from()}"
+        note = f" node {ledger.killed} killed with SIGKILL\n {ledger.job['steps_lost']} steps lost, state from a {ledger.restored_from()}"
         axes.annotate(note, (generation["step"], max(step["loss"] for step in known)), color=_FAULT, va="top")
 
 
 def _membership(axes: Axes, ledger: Ledger) -> None:
     """A row for each rank, a column for each generation; a cell names the node that played the rank."""
     generations = ledger.job.get("generations", [])
-    nodes = {process["process"]: process["node"] for process in ledger.job.get("processes", [])}
-    colours = {node: mpl.colormaps["Pastel1"](number) for number, node in enumerate(dict.fromkeys(nodes.values()))}
+    nodes = dict.fromkeys(member["instance_id"] for generation in generations for member in generation["members"])
+    colours = {node: mpl.colormaps["Pastel1"](number) for number, node in enumerate(nodes)}
     for column, generation in enumerate(generations):
-        for rank, process in enumerate(generation["members"]):
-            node = nodes.get(process, "?")
-            axes.barh(rank, 0.94, left=column + 0.03, height=0.8, color=colours.get(node, "lightgrey"))
-            _cell(axes, column, rank, node, is_killed=node == ledger.killed)
+        for member in generation["members"]:
+            node = member["instance_id"]
+            axes.barh(member["rank"], 0.94, left=column + 0.03, height=0.8, color=colours[node])
+            _cell(axes, column, member["rank"], node, is_killed=node == ledger.killed)
     axes.set(title="who plays which rank", xlabel="generation", ylabel="rank")
     axes.set_xticks([column + 0.5 for column in range(len(generations))], [str(g["number"]) for g in generations])
     axes.set_yticks(range(ledger.job.get("world_size", 0)))

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import boto3
-import httpx
 from botocore.exceptions import ClientError
 
+from everstep.cli.rest import Rest, RestError
 from everstep.demo.ledger import RECOVERED, Ledger
 from everstep.embedded import procfs
 from everstep.protocol import NODE_ID_VARIABLE
@@ -53,9 +53,7 @@ class Story:
             aws_access_key_id=exports["AWS_ACCESS_KEY_ID"],
             aws_secret_access_key=exports["AWS_SECRET_ACCESS_KEY"],
         )
-        self._rest = httpx.Client(
-            base_url=exports["EVERSTEP_URL"], headers={"Authorization": f"Bearer {exports['EVERSTEP_TOKEN']}"}, timeout=10.0
-        )
+        self._rest = Rest(exports["EVERSTEP_URL"], exports["EVERSTEP_TOKEN"])
         self._name = f"demo-{seed}-{int(time.time())}"
 
     def run(self) -> Ledger:
@@ -129,11 +127,11 @@ class Story:
             "spares": SPARES,
             "env": {"OMP_NUM_THREADS": "1", **self._fault()},
         }
-        answer = self._rest.post("/v1/jobs", json=job)
-        if answer.is_error:
-            message = f"the job was refused: {answer.text}"
-            raise DemoError(message)
-        self.ledger.job_id = answer.json()["job_id"]
+        try:
+            self.ledger.job_id = self._rest.post("/v1/jobs", job, key=self._name)["job_id"]
+        except RestError as error:
+            message = f"the job was refused: {error}"
+            raise DemoError(message) from error
         self._tell(f"job {self.ledger.job_id} submitted: a GPT of a million parameters, data parallel on {MEMBERS} nodes", self.ledger)
 
     def _fault(self) -> dict[str, str]:
@@ -149,22 +147,22 @@ class Story:
 
     def _kill_a_node(self) -> None:
         job = self._look()
-        members = [process for process in job["processes"] if process["rank"] is not None and process["ended_at"] is None]
+        members = [process for process in job["processes"] if process["rank"] is not None]
         if self._phase is not None:
             self._await_inner_kill(members)
             return
-        victim = self._random.choice(sorted({process["node"] for process in members}))
+        victim = self._random.choice(sorted({process["instance_id"] for process in members}))
         self._note_survivors(members, victim)
         self.ledger.killed, self.ledger.killed_at = victim, time.time()
         kill_node(victim)
         self._tell(f"SIGKILL to every process of node {victim}, at step {job['step']}", self.ledger)
 
     def _note_survivors(self, members: list[dict[str, Any]], victim: str) -> None:
-        self.ledger.survivors = {process["process"]: process["pid"] for process in members if process["node"] != victim}
+        self.ledger.survivors = {process["process_id"]: process["pid"] for process in members if process["instance_id"] != victim}
 
     def _await_inner_kill(self, members: list[dict[str, Any]]) -> None:
         def is_struck() -> bool:
-            nodes = {process["node"] for process in members}
+            nodes = {process["instance_id"] for process in members}
             dead = [node for node in nodes if not any(procfs.find(lambda env, node=node: env.get(NODE_ID_VARIABLE) == node))]
             for node in dead:
                 self.ledger.killed, self.ledger.killed_at = node, time.time()
@@ -197,18 +195,17 @@ class Story:
     def _survivors_are_members(self) -> bool:
         """The same processes, by id and by pid, play in the generation after the kill."""
         generation = self.ledger.after_kill
-        pids = {process["process"]: process["pid"] for process in self.ledger.job["processes"]}
-        return generation is not None and all(
-            process in generation["members"] and pids[process] == pid and generation_source(generation, process) not in RECOVERED
-            for process, pid in self.ledger.survivors.items()
-        )
+        pids = {process["process_id"]: process["pid"] for process in self.ledger.job["processes"]}
+        if generation is None:
+            return False
+        sources = {member["process_id"]: member["source"] for member in generation["members"]}
+        return all(pids[name] == pid and sources.get(name) not in RECOVERED | {None} for name, pid in self.ledger.survivors.items())
 
     def _look(self) -> dict[str, Any]:
-        job = self._rest.get(f"/v1/jobs/{self.ledger.job_id}").raise_for_status().json()
-        after = self.ledger.steps[-1]["step"] if self.ledger.steps else -1
-        fresh = self._rest.get(f"/v1/jobs/{self.ledger.job_id}/steps", params={"after": after}).raise_for_status().json()
+        job = self._rest.get(f"/v1/jobs/{self.ledger.job_id}")
+        after = self.ledger.steps[-1]["number"] if self.ledger.steps else -1
         self.ledger.job = job
-        self.ledger.steps += fresh["steps"]
+        self.ledger.steps += self._rest.get(f"/v1/jobs/{self.ledger.job_id}/steps", after=after)["steps"]
         self._tell("", self.ledger)
         return job
 
@@ -219,11 +216,6 @@ class Story:
                 message = f"{what}: not within {seconds:.0f} s ({self.ledger.job.get('why') or 'no reason is known'})"
                 raise DemoError(message)
             time.sleep(_POLL_SECONDS)
-
-
-def generation_source(generation: dict[str, Any], process: str) -> str | None:
-    """Where a process found its state when it joined the generation."""
-    return next((report["source"] for report in generation["reports"].values() if report["process"] == process), None)
 
 
 def kill_node(instance_id: str) -> None:
