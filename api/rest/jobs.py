@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Header, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.deps import CallerDep, NowDep, SessionDep
+from api.deps import NowDep, SessionDep, authenticated
 from api.operations import jobs
 from api.rest import job_file, job_shapes
 from api.rest.job_shapes import EventList, JobList, JobShape, JobSummary, LogList, StepList, Submitted
@@ -23,7 +23,7 @@ from models.paging import Cut
 _MAX_BODY = 1024 * 1024
 _YAML = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml")
 
-router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], dependencies=[Depends(authenticated)])
 
 
 async def _job_file(request: Request) -> job_file.JobFile:
@@ -52,7 +52,7 @@ _BODY = {"requestBody": {"required": True, "content": {"application/json": _FILE
 
 
 @router.post("", status_code=201, response_model=Submitted, openapi_extra=_BODY)
-def submit(_: CallerDep, file: JobFileDep, session: SessionDep, now: NowDep, idempotency_key: KeyHeader = None) -> Response:
+def submit(file: JobFileDep, session: SessionDep, now: NowDep, idempotency_key: KeyHeader = None) -> Response:
     """Submit a job. With an ``Idempotency-Key`` a repeated submission returns the job of the first."""
     wish = jobs.Wish(
         name=file.name,
@@ -70,7 +70,6 @@ def submit(_: CallerDep, file: JobFileDep, session: SessionDep, now: NowDep, ide
 
 @router.get("", response_model=JobList)
 def listing(
-    _: CallerDep,
     session: SessionDep,
     now: NowDep,
     cluster: str | None = None,
@@ -86,7 +85,7 @@ def listing(
 
 
 @router.get("/{job_id}", response_model=JobShape)
-def show(job_id: str, _: CallerDep, session: SessionDep, now: NowDep) -> Response:
+def show(job_id: str, session: SessionDep, now: NowDep) -> Response:
     """A job, with its processes, and its generations with their timelines."""
     return answer(job_shapes.full(jobs.show(session, job_id), jobs.generations(session, job_id), now=now))
 
@@ -94,7 +93,6 @@ def show(job_id: str, _: CallerDep, session: SessionDep, now: NowDep) -> Respons
 @router.get("/{job_id}/steps", response_model=StepList)
 def steps(
     job_id: str,
-    _: CallerDep,
     session: SessionDep,
     after: int = -1,
     limit: Annotated[int, Query(ge=1, le=100_000)] = 10_000,
@@ -105,13 +103,13 @@ def steps(
 
 
 @router.get("/{job_id}/events", response_model=EventList)
-def history(job_id: str, _: CallerDep, session: SessionDep) -> Response:
+def history(job_id: str, session: SessionDep) -> Response:
     """What happened to a job, oldest first."""
     return answer(EventList(events=tuple(job_shapes.event(row) for row in jobs.history(session, job_id))))
 
 
 @router.get("/{job_id}/logs", response_model=LogList)
-def logs(job_id: str, _: CallerDep, session: SessionDep, lines: Annotated[int, Query(ge=0, le=10_000)] = 1_000) -> Response:
+def logs(job_id: str, session: SessionDep, lines: Annotated[int, Query(ge=0, le=10_000)] = 1_000) -> Response:
     """The last lines of every process; they lag by a second. The whole logs are files on the nodes."""
     view, found = jobs.output(session, job_id)
     shapes = tuple(job_shapes.log(process, kept, view, lines=lines) for process, kept in found)
@@ -119,7 +117,7 @@ def logs(job_id: str, _: CallerDep, session: SessionDep, lines: Annotated[int, Q
 
 
 @router.post("/{job_id}/stop", status_code=202, response_model=JobSummary)
-def stop(job_id: str, _: CallerDep, session: SessionDep, now: NowDep) -> Response:
+def stop(job_id: str, session: SessionDep, now: NowDep) -> Response:
     """Ask for the job's end. Asking again, or for a job that has ended, changes nothing."""
     return answer(job_shapes.summary(jobs.stop(session, job_id, now=now), now=now), 202)
 

@@ -1,0 +1,248 @@
+"""``everstep job``: submit, list, show, logs, stop, why."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+
+from everstep import documents
+from everstep.cli import job_shown
+from everstep.cli.job_shown import ENDED
+from everstep.cli.rest import BAD_INPUT, Rest, RestError
+from everstep.embedded.home import DEFAULT_HOME
+
+app = typer.Typer(help="Training jobs.", no_args_is_help=True)
+
+HomeOption = Annotated[
+    Path, typer.Option("--home", help="The embedded stack to ask, unless EVERSTEP_URL names another control plane.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The id that submit printed.")]
+WaitOption = Annotated[bool, typer.Option("--wait", help="Return when the job has ended; exit status 0 if it succeeded.")]
+
+_POLL_S = 1.0
+
+
+@app.command()
+def submit(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The job file, YAML or JSON.")],
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Overrides a key of the file.")] = None,
+    wait: WaitOption = False,
+    as_json: JsonOption = False,
+    home: HomeOption = DEFAULT_HOME,
+) -> None:
+    """Submit the job that a file describes. A relative working_dir starts at the file; the default is where the file lies."""
+    document = _load(file, settings or [])
+    with _rest(home) as rest:
+        # The key makes it safe to send again what may have arrived already.
+        job_id = rest.post("/v1/jobs", document, key=str(uuid.uuid4()))["job_id"]
+        if wait:
+            _finish(rest, job_id, as_json=as_json)
+    if as_json:
+        _print_json({"job_id": job_id})
+    else:
+        typer.echo(job_id)
+
+
+@app.command("list")
+def listing(
+    cluster: Annotated[str | None, typer.Option("--cluster", help="Only jobs of this cluster.")] = None,
+    live: Annotated[bool, typer.Option("--live", help="Only jobs that have not ended.")] = False,
+    as_json: JsonOption = False,
+    home: HomeOption = DEFAULT_HOME,
+) -> None:
+    """List jobs, newest first."""
+    jobs: list[dict[str, Any]] = []
+    with _rest(home) as rest:
+        token = None
+        while True:
+            page = rest.get("/v1/jobs", cluster=cluster, live=str(live).lower(), next_token=token)
+            jobs += page["jobs"]
+            token = page["next_token"]
+            if token is None:
+                break
+    if as_json:
+        _print_json({"jobs": jobs})
+    else:
+        job_shown.listed(_console(), jobs)
+
+
+@app.command()
+def show(job: JobArgument, as_json: JsonOption = False, home: HomeOption = DEFAULT_HOME) -> None:
+    """Show a job: how far it is, who takes part, and the timeline of its memberships."""
+    with _rest(home) as rest:
+        found = rest.get(f"/v1/jobs/{job}")
+    if as_json:
+        _print_json(found)
+    else:
+        job_shown.shown(_console(), found)
+
+
+@app.command()
+def logs(
+    job: JobArgument,
+    rank: Annotated[int | None, typer.Option("--rank", help="Only the process that plays this rank now.")] = None,
+    lines: Annotated[int, typer.Option("--lines", min=0, max=10_000, help="How many of the last lines of each process.")] = 100,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    as_json: JsonOption = False,
+    home: HomeOption = DEFAULT_HOME,
+) -> None:
+    """Print what a job's processes have written. It lags by a second; whole logs are files on the nodes."""
+    if follow and as_json:
+        _fail("--follow and --json do not go together: one JSON document has an end", BAD_INPUT)
+    with _rest(home) as rest:
+        found = rest.get(f"/v1/jobs/{job}/logs", lines=lines)
+        if as_json:
+            _print_json({"processes": _of_rank(found["processes"], rank)})
+            return
+        ends = _print_logs(_of_rank(found["processes"], rank), {})
+        while follow:
+            has_ended = found["status"] in ENDED  # then once more: the last lines come a second after the end
+            time.sleep(_POLL_S)
+            found = rest.get(f"/v1/jobs/{job}/logs", lines=10_000)
+            ends = _print_logs(_of_rank(found["processes"], rank), ends)
+            if has_ended:
+                break
+
+
+@app.command()
+def stop(job: JobArgument, wait: WaitOption = False, as_json: JsonOption = False, home: HomeOption = DEFAULT_HOME) -> None:
+    """Ask for a job's end. Does nothing for one that has ended."""
+    with _rest(home) as rest:
+        found = rest.post(f"/v1/jobs/{job}/stop")
+        while wait and found["status"] not in ENDED:
+            time.sleep(_POLL_S)
+            found = rest.get(f"/v1/jobs/{job}")
+    if as_json:
+        _print_json({"job_id": job, "status": found["status"]})
+    else:
+        typer.echo(f"{job} is {found['status']}" + ("." if found["status"] in ENDED else "; a stop was requested."))
+
+
+@app.command()
+def why(job: JobArgument, as_json: JsonOption = False, home: HomeOption = DEFAULT_HOME) -> None:
+    """Explain why a job waits, recovers, shrank or failed, and what led to it."""
+    with _rest(home) as rest:
+        found = rest.get(f"/v1/jobs/{job}")
+        events = rest.get(f"/v1/jobs/{job}/events")["events"]
+    if as_json:
+        members = ("job_id", "status", "why", "failure")
+        _print_json({name: found[name] for name in members} | {"events": events})
+    else:
+        job_shown.explained(_console(), found, events[-20:])
+
+
+# ------------------------------------------------------------------ the job file
+
+
+def _load(file: Path, settings: list[str]) -> dict[str, Any]:
+    """The job file as it is sent: overrides applied, working_dir absolute."""
+    try:
+        document = documents.parse(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        _fail(f"{file}: {reason}", BAD_INPUT)
+    for setting in settings:
+        _override(document, setting)
+    spelling = "WorkingDir" if "WorkingDir" in document else "working_dir"
+    given = document.get(spelling, ".")
+    if isinstance(given, str):
+        document[spelling] = os.path.normpath(file.resolve().parent / Path(given).expanduser())
+    return document
+
+
+def _override(document: dict[str, Any], setting: str) -> None:
+    """``seed=3``, ``command=[python, a.py]``, ``env.LR=0.1``: values are YAML, those of the environment are text as it stands."""
+    key, equals, text = setting.partition("=")
+    outer, dot, inner = key.partition(".")
+    if not equals or not outer or (dot and not inner):
+        _fail(f"--set {setting!r}: KEY=VALUE is expected", BAD_INPUT)
+    if dot:
+        holder = document.setdefault(outer, {})
+        if not isinstance(holder, dict):
+            _fail(f"--set {setting!r}: {outer} is no mapping", BAD_INPUT)
+        holder[inner] = text
+        return
+    try:
+        document[key] = documents.parse(f"value: {text}")["value"]
+    except documents.Unreadable as error:
+        _fail(f"--set {setting!r}: {error}", BAD_INPUT)
+
+
+# ------------------------------------------------------------------ waiting and printing
+
+
+def _finish(rest: Rest, job_id: str, *, as_json: bool) -> NoReturn:
+    """Waits for the job's end and leaves with its verdict. Tells on standard error how it goes."""
+    console = Console(stderr=True, quiet=as_json, highlight=False)
+    told = None
+    while True:
+        job = rest.get(f"/v1/jobs/{job_id}")
+        now = (job["status"], job["generation"], job["step"] // 10)
+        if now != told:
+            told = now
+            console.print(
+                f"{job_shown.status(job)}  step {job['step']}  loss {job_shown.number(job['loss_last'])}  {job['why'] or ''}"
+            )
+        if job["status"] in ENDED:
+            break
+        time.sleep(_POLL_S)
+    if as_json:
+        _print_json(job)
+    else:
+        job_shown.shown(_console(), job)
+    raise typer.Exit(0 if job["status"] == "Succeeded" else 1)
+
+
+def _of_rank(processes: list[dict[str, Any]], rank: int | None) -> list[dict[str, Any]]:
+    return processes if rank is None else [process for process in processes if process["rank"] == rank]
+
+
+def _print_logs(processes: list[dict[str, Any]], before: dict[str, int]) -> dict[str, int]:
+    """Prints what is new since ``before``, which maps a process to the end of what was printed of it."""
+    ends = dict(before)
+    for process in processes:
+        name = process["process_id"]
+        new = process["end"] - before.get(name, 0)
+        text = process["text"].encode()[-new:].decode(errors="replace") if new > 0 else ""
+        label = "spare" if process["rank"] is None else f"rank {process['rank']}"
+        for line in text.splitlines():
+            typer.echo(f"[{label} {process['instance_id']}] {line}")
+        ends[name] = process["end"]
+    return ends
+
+
+@contextmanager
+def _rest(home: Path) -> Iterator[Rest]:
+    """A client; what the control plane refuses ends the command with one line."""
+    try:
+        with Rest.from_environment(os.environ, home) as rest:
+            yield rest
+    except RestError as error:
+        _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def _console() -> Console:
+    """As wide as the terminal; unbounded into a file, where nothing should be folded."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 240)
+
+
+def _print_json(document: object) -> None:
+    typer.echo(json.dumps(document))
+
+
+def _fail(message: str, exit_code: int) -> NoReturn:
+    typer.echo(f"everstep: {message}", err=True)
+    raise typer.Exit(exit_code)
