@@ -163,8 +163,9 @@ def _expected(request: SignedRequest, scope: Scope, signed: tuple[str, ...], sta
     if declared is not None and declared != hashlib.sha256(request.body).hexdigest():
         message = "The value of x-amz-content-sha256 is not the SHA-256 of the request body"
         raise WrongSignature(message)
-    # http, not https: botocore then always signs the body, which is what every client of this protocol does.
-    url = f"http://{request.headers['host']}{request.path}" + (f"?{request.query}" if request.query else "")
+    # http, not https: botocore then always signs the body, which is what every client of this protocol does. The host of the URL is not looked
+    # at, because the Host header is signed; taking it from there would let a malformed one crash the parser of URLs.
+    url = f"http://host{request.path}" + (f"?{request.query}" if request.query else "")
     replica = AWSRequest(
         method=request.method, url=url, data=request.body, headers={name: request.headers[name] for name in signed}
     )

@@ -83,3 +83,10 @@ def test_a_declared_body_hash_must_be_that_of_the_body():
     declared = {**request.headers, "authorization": header, "x-amz-content-sha256": "UNSIGNED-PAYLOAD"}
     with pytest.raises(WrongSignature, match="x-amz-content-sha256"):
         caller_of(SignedRequest("POST", "/", "", declared, b"{}"))
+
+
+@pytest.mark.parametrize("host", ["[", "[::1", "a b", "", "x/../y"])
+def test_a_malformed_host_is_only_a_wrong_signature(host):
+    request = signed(b"{}")
+    with pytest.raises(WrongSignature):
+        caller_of(SignedRequest("POST", "/", "", {**request.headers, "host": host}, b"{}"))
