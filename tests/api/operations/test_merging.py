@@ -126,5 +126,5 @@ def test_random_lives_of_clusters_keep_to_what_merging_by_name_means(session: Se
     machine = type("LivesInOneTransaction", (Lives,), {"session": session})
     checks = [HealthCheck.too_slow, HealthCheck.filter_too_much]
     run_state_machine_as_test(
-        machine, settings=settings(max_examples=40, stateful_step_count=12, deadline=None, suppress_health_check=checks)
+        machine, settings=settings(max_examples=20, stateful_step_count=12, deadline=None, suppress_health_check=checks)
     )
