@@ -106,3 +106,8 @@ def release(session: Session, of: Node) -> None:
     settle_node(session, of, NodeState.SUSPECT, why="Silent.", now=NOW)
     settle_lost(session, of, witnesses="the test", now=NOW)
     settle_node(session, of, NodeState.GONE, why="The provider knows it no longer.", now=NOW)
+
+
+def end_cluster(session: Session, of: Cluster) -> None:
+    cluster_changes.request_deletion(session, of, now=NOW)
+    settle_cluster(session, of, ClusterState.DELETED)

@@ -25,7 +25,7 @@ def report_log(session: Session, process_id: ProcessId, text: str, *, skipped: i
         session.add(log)
     gap = f"[{skipped} bytes left out]\n" if skipped else ""
     log.text = _whole_lines(log.text + gap + text)
-    log.end += skipped + len(text.encode())
+    log.end += skipped + len(text.encode("utf-8", "replace"))
     log.at = now
     session.flush()
 

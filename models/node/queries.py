@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import collate, func, select
+from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session
 
 from models.errors import NotFound, Unauthenticated
@@ -33,7 +34,7 @@ def of_cluster(session: Session, cluster_id: str) -> list[Node]:
 
 def of_places(session: Session, cluster_id: str) -> list[Node]:
     """The newest node of every place that a cluster ever had, gone or not: it tells which places are vacant, and why."""
-    wanted = select(Node).where(Node.cluster_id == cluster_id).distinct(Node.group_id, Node.logical_id)
+    wanted = select(Node).where(Node.cluster_id == cluster_id).ext(distinct_on(Node.group_id, Node.logical_id))
     return list(session.scalars(wanted.order_by(Node.group_id, Node.logical_id, Node.created_at.desc(), Node.id)))
 
 
