@@ -62,7 +62,7 @@ class Escape(Protocol):
         """Make pending operations fail."""
 
     def failed(self, message: str) -> None:
-        """A collective failed. Called from whichever thread noticed."""
+        """A collective failed, or was left. Called from whichever thread noticed."""
 
 
 class GuardedWork(dist.Work):
@@ -114,6 +114,7 @@ class GuardedWork(dist.Work):
                 self._group.escape.cut()
                 leave_at = now + GRACE_S
             if leave_at is not None and now > leave_at:
+                self._group.escape.failed("left behind, because a newer generation exists")
                 raise Unwind
             if now > deadline:
                 self._fail(f"no completion within {limit:.0f} s")

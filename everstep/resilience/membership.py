@@ -143,7 +143,11 @@ class Membership:
     @property
     def has_lost_generation(self) -> bool:
         """The generation joined is over, or a collective of it has failed: an error out of user code is a consequence."""
-        return self.is_superseded(self.place.generation) or (self._broken >= self.place.generation > 0)
+        return self.is_superseded(self.place.generation) or self.has_failed_collective
+
+    @property
+    def has_failed_collective(self) -> bool:
+        return self._broken >= self.place.generation > 0
 
     def install_alone(self) -> None:
         """A world of one, in which models are wrapped and rehearsed. Listens on loopback only, connects to nobody."""

@@ -188,6 +188,8 @@ class Run:
     def _reduce_and_vote(self, loss: float | None) -> float | None:
         """Collectives, in order: the gradients of parameters that no DDP reduces; then the vote."""
         place = self._place
+        if not self.rehearsing and self._membership.has_failed_collective:
+            raise CollectiveFailed  # user code has swallowed the error: the gradient is not in hand, and must not be said to be
         faults.point("all-reduce")
         average_gradients(self._attached().unwrapped_parameters(), place.world_size)
         if torch.cuda.is_available() and torch.cuda.is_initialized():
