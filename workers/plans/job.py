@@ -130,7 +130,8 @@ def _form(seen: JobSeen, lost: Casualties, now: datetime) -> Decision[Action]:
     if raised and now - raised[-1].state_since < seen.patience.fault:
         return Decision((), seen.patience.fault)  # whether the others fail too is known in a moment
     short = seen.world_size - len(lost.alive) - len(ended_well)
-    started, missing = _start(seen, lost, now, needed=short, spares=seen.spares * seen.processes_per_node)
+    spares = seen.spares * seen.processes_per_node
+    started, missing = _start(seen, lost, now, needed=short, spares=min(spares, spares + short))
     ready = sum(process.state is ProcessState.READY for process in lost.alive)
     waits = f"{ready} of {seen.world_size} processes are ready." + (
         f" Waits for nodes for {missing.needed} more." if missing.needed else ""

@@ -40,6 +40,14 @@ def test_a_job_is_placed_on_its_nodes_and_one_spare():
     assert here.seen.state is JobState.FORMING
 
 
+def test_no_more_spares_are_started_than_wanted():
+    here = world(nodes=8)
+    here.run(JobState.TRAINING)
+    here.now += timedelta(minutes=1)
+    here.look()
+    assert len(here.seen.processes) == 4
+
+
 def test_a_job_starts_without_spares_if_there_are_none_and_takes_one_later():
     here = training(nodes=3)
     assert len(here.seen.alive) == 3

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from everstep.embedded import procfs
+from everstep.protocol import NODE_ID_VARIABLE
+from tests.workers.providers.contract import ProviderContract, release_for_good, spec, until
+from workers.providers.base import HostRef
+from workers.providers.local import LocalProvider
+
+NOWHERE = "http://127.0.0.1:9"
+"""The agents of these tests find no control plane, and go on trying."""
+
+
+@pytest.fixture
+def make(tmp_path):
+    made = []
+
+    def make(name: str = "hosts", capacity: int = 2) -> LocalProvider:
+        environ = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+        made.append(LocalProvider(tmp_path / name, NOWHERE, (tmp_path / "store").as_uri(), capacity, environ))
+        return made[-1]
+
+    yield make
+    for provider in made:
+        for host in provider.hosts():
+            release_for_good(provider, HostRef(host.claim))
+
+
+@pytest.fixture
+def provider(make):
+    return make()
+
+
+def processes(instance_id: str) -> set[procfs.ProcessKey]:
+    return set(procfs.find(lambda environ: environ.get(NODE_ID_VARIABLE) == instance_id))
+
+
+def command(key: procfs.ProcessKey) -> list[str]:
+    return Path(f"/proc/{key.pid}/cmdline").read_text().split("\0")
+
+
+def agents(instance_id: str) -> list[procfs.ProcessKey]:
+    return [key for key in processes(instance_id) if procfs.is_alive(key) and "agent" in command(key)]
+
+
+def kill_all(instance_id: str) -> None:
+    while found := processes(instance_id):
+        procfs.send(found, signal.SIGKILL)
+        procfs.await_end(found, 5)
+
+
+class TestLocal(ProviderContract):
+    @pytest.fixture
+    def provider(self, make):
+        return make()
+
+    def test_a_host_of_which_nothing_is_alive_is_dead_and_not_missing(self, provider):
+        wish = spec()
+        host = provider.launch(wish)
+        kill_all(host.instance_id)
+        assert not provider.describe(HostRef(wish.claim)).is_alive
+
+    def test_a_host_whose_first_process_died_is_alive_as_long_as_another_one_is(self, provider):
+        wish = spec()
+        host = provider.launch(wish)
+        until(lambda: len(processes(host.instance_id)) == 2, "an agent")
+        shepherd = json.loads((provider.directory / host.instance_id / "shepherd.json").read_text())
+        os.kill(shepherd["pid"], signal.SIGKILL)
+        assert provider.describe(HostRef(wish.claim)).is_alive
+        kill_all(host.instance_id)
+        assert not provider.describe(HostRef(wish.claim)).is_alive
+
+    def test_a_dead_host_is_not_brought_back_by_another_launch(self, provider):
+        wish = spec()
+        kill_all(provider.launch(wish).instance_id)
+        assert not provider.launch(wish).is_alive
+
+    def test_a_released_host_leaves_neither_process_nor_directory(self, provider):
+        wish = spec()
+        host = provider.launch(wish)
+        until(lambda: len(processes(host.instance_id)) == 2, "an agent")
+        release_for_good(provider, HostRef(wish.claim))
+        assert not processes(host.instance_id)
+        assert not (provider.directory / host.instance_id).exists()
+
+    def test_hosts_of_two_homes_have_different_addresses(self, make):
+        wish = spec()
+        one, two = make("one").launch(wish), make("two").launch(wish)
+        assert one.instance_id == two.instance_id
+        assert one.address != two.address
+
+    def test_one_claim_launched_by_several_workers_at_once_is_one_host(self, provider):
+        wish = spec()
+        with ThreadPoolExecutor(4) as pool:
+            hosts = list(pool.map(provider.launch, [wish] * 4))
+        assert len(set(map(str, hosts))) == 1
+        until(lambda: len(agents(hosts[0].instance_id)) == 1, "one agent")
+
+    def test_a_launch_that_was_cut_short_is_taken_up_again(self, provider):
+        wish = spec()
+        host = provider.launch(wish)
+        kill_all(host.instance_id)
+        (provider.directory / host.instance_id / "shepherd.json").unlink()
+        again = provider.launch(wish)
+        assert again.is_alive
+        assert again.address == host.address
+
+    def test_a_host_is_no_child_of_ours_and_in_a_session_of_its_own(self, provider):
+        host = provider.launch(spec())
+        shepherd = json.loads((provider.directory / host.instance_id / "shepherd.json").read_text())["pid"]
+        assert os.getsid(shepherd) == shepherd
+        with pytest.raises(ChildProcessError):
+            os.waitpid(shepherd, os.WNOHANG)
+
+
+def test_an_agent_that_dies_is_started_again(provider):
+    host = provider.launch(spec())
+    until(lambda: agents(host.instance_id), "an agent")
+    (first,) = agents(host.instance_id)
+    os.kill(first.pid, signal.SIGKILL)
+    until(lambda: agents(host.instance_id) not in ([], [first]), "another agent")
+
+
+def test_an_agent_is_not_hindered_by_what_its_shepherd_blocks(provider):
+    host = provider.launch(spec())
+    until(lambda: agents(host.instance_id), "an agent")
+    (agent,) = agents(host.instance_id)
+    status = Path(f"/proc/{agent.pid}/status").read_text()
+    blocked = next(line for line in status.splitlines() if line.startswith("SigBlk"))
+    assert int(blocked.split()[1], 16) == 0
+
+
+def test_the_shepherd_is_small(provider):
+    host = provider.launch(spec())
+    shepherd = json.loads((provider.directory / host.instance_id / "shepherd.json").read_text())["pid"]
+    status = Path(f"/proc/{shepherd}/status").read_text()
+    kib = int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1])
+    assert kib < 20_000

@@ -1,0 +1,265 @@
+"""A control plane in one thread: real rows in a real database, the real driver, a simulated provider, and a clock that is told the time.
+
+Agents are played through ``models``' own ``report_*``: what the agents' door would write.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from sqlalchemy.orm import Session
+from tests import rows
+from tests.postgres import Ear
+
+from everstep.protocol import Assignment
+from models.cluster import queries as clusters
+from models.cluster.changes import request_deletion
+from models.cluster.states import ClusterState
+from models.cluster.table import Cluster
+from models.directive import queries as directives
+from models.directive.changes import report_delivered
+from models.job import queries as jobs
+from models.job.reports import Reform, report_broken, report_finished, report_process, report_reformed
+from models.job.states import JobState, ProcessState
+from models.job.table import Job
+from models.lease import due
+from models.node import queries as nodes
+from models.node.changes import Arrival, Heartbeat, report_beats, report_lifecycle, report_registered, report_stream
+from models.node.states import NodeState
+from models.node.table import Host, Node
+from models.session import Sessions, unit_of_work
+from workers.driver import Driver
+from workers.providers.simulated import SimulatedProvider
+from workers.reconcilers.cluster import ClusterReconciler
+from workers.reconcilers.host import HostReconciler
+from workers.reconcilers.job import JobReconciler
+from workers.reconcilers.node import NodeReconciler
+
+TABLES = {"cluster": Cluster, "node": Node, "host": Host, "job": Job}
+
+
+@dataclass
+class TestClock:
+    __test__ = False
+    at: datetime = rows.NOW
+
+    def now(self) -> datetime:
+        return self.at
+
+
+@dataclass
+class SmallPlane:
+    """``dead`` nodes' agents neither beat nor obey; ``faulty_lifecycle`` is what lifecycle scripts exit with."""
+
+    sessions: Sessions
+    ear: Ear
+    provider: SimulatedProvider = field(default_factory=SimulatedProvider)
+    clock: TestClock = field(default_factory=TestClock)
+    dead: set[str] = field(default_factory=set)
+    lifecycle_exit: int = 0
+
+    def __post_init__(self) -> None:
+        self.driver = Driver(
+            self.sessions,
+            self.clock,
+            "test",
+            {
+                "cluster": ClusterReconciler(),
+                "node": NodeReconciler(),
+                "host": HostReconciler(self.provider, lambda node_id: f"boot-{node_id}"),
+                "job": JobReconciler(),
+            },
+        )
+
+    # ------------------------------------------------------------------ time and work
+
+    def work(self) -> int:
+        """Reconciles whatever is due now, until nothing is; agents do nothing meanwhile."""
+        done = 0
+        for _ in range(200):
+            heard = [tuple(payload.split(":")) for payload in self.ear.heard(within_s=0, at_least=0)]
+            ripe = list(dict.fromkeys([*heard, *((kind, row_id) for kind in TABLES for row_id in self._due(kind))]))
+            for kind, row_id in ripe:
+                self.driver.reconcile(kind, row_id)
+            done += len(ripe)
+            if not ripe:
+                return done
+        raise AssertionError("the plane does not come to rest")
+
+    def run(self, seconds: float, *, every: float = 0.5) -> None:
+        """Time passes; plane and agents work."""
+        end = self.clock.at + timedelta(seconds=seconds)
+        while self.clock.at < end:
+            self.work()
+            self.agents()
+            self.clock.at += timedelta(seconds=every)
+        self.work()
+
+    def run_until(self, claim, seconds: float = 120.0) -> None:
+        for _ in range(int(seconds / 0.5)):
+            if claim():
+                return
+            self.run(0.5)
+        raise AssertionError(f"not within {seconds} s: {self.states()}")
+
+    def _due(self, kind: str) -> list[str]:
+        with unit_of_work(self.sessions) as session:
+            return due(session, TABLES[kind], now=self.clock.at, again_at=self.clock.at + timedelta(seconds=5), limit=1000)
+
+    # ------------------------------------------------------------------ agents
+
+    def agents(self) -> None:
+        with unit_of_work(self.sessions) as session:
+            for host in self.provider.hosts():
+                if host.is_alive and host.instance_id not in self.dead:
+                    self._agent(session, nodes.by_instance(session, host.instance_id, lock=True))
+
+    def _agent(self, session: Session, node: Node) -> None:
+        now = self.clock.at
+        if node.state is NodeState.BOOTING:
+            arrival = Arrival(boot=f"boot-{node.id}", address=str(node.address), rendezvous_port=29500, facts={})
+            report_registered(session, node, arrival, node_token=f"token-{node.id}", now=now)
+            report_stream(session, node, is_open=True, now=now)
+            report_lifecycle(session, node, exit_code=self.lifecycle_exit, tail="the end of its log", now=now)
+        elif node.boot:
+            report_beats(session, [Heartbeat(node.id, node.boot, node.beat_sequence + 1, now)])
+            self._obey(session, node)
+
+    def _obey(self, session: Session, node: Node) -> None:
+        now = self.clock.at
+        told = directives.current(session, node.id)
+        report_delivered(session, [directive.id for directive in told], now=now)
+        for directive in told:
+            assignment = Assignment.from_wire(directive.assignment)
+            listed = {process.id for process in assignment.processes}
+            for process in jobs.on_node(session, node.id):
+                if process.job_id == assignment.job:
+                    self._play(session, process, assignment, is_listed=process.id in listed)
+
+    def _play(self, session: Session, process, assignment: Assignment, *, is_listed: bool) -> None:
+        now = self.clock.at
+        if not is_listed:
+            report_process(session, process.id, ProcessState.EXITED, exit_code=0, now=now)
+        elif process.state in (ProcessState.WANTED, ProcessState.STARTED):
+            report_process(session, process.id, ProcessState.READY, pid=1, now=now)
+        generation = assignment.generation
+        if is_listed and generation and generation.rank_of(process.id) is not None and process.reformed < generation.number:
+            rank = generation.rank_of(process.id)
+            reform = Reform(generation.number, rank, step=0, source="initial", bytes_moved=0, phases={})
+            report_reformed(session, process.id, reform, now=now)
+
+    # ------------------------------------------------------------------ intents and facts
+
+    def cluster(self, count: int = 4, **changes) -> str:
+        with unit_of_work(self.sessions) as session:
+            return rows.cluster(session, groups=(rows.group_spec(count=count),), **changes).id
+
+    def serving(self, count: int = 4, **changes) -> str:
+        cluster_id = self.cluster(count, **changes)
+        self.run_until(lambda: self.states()["cluster"] == ["in_service"] and self.states()["node"] == ["ready"] * count)
+        return cluster_id
+
+    def delete_cluster(self, cluster_id: str) -> None:
+        with unit_of_work(self.sessions) as session:
+            cluster = session.get_one(Cluster, cluster_id)
+            request_deletion(session, clusters.find(session, cluster.name, lock=True), now=self.clock.at)
+
+    def job(self, cluster_id: str, name: str = "j1", **changes) -> str:
+        with unit_of_work(self.sessions) as session:
+            wish = {"replicas": 3, "spares": 1} | changes
+            return rows.job(session, session.get_one(Cluster, cluster_id), name, **wish).id
+
+    def training(self, cluster_id: str, name: str = "j1", **changes) -> str:
+        job_id = self.job(cluster_id, name, **changes)
+        self.run_until(lambda: self.job_state(job_id) is JobState.TRAINING)
+        return job_id
+
+    def die(self, instance_id: str) -> None:
+        """Power off: the provider sees it, and the node's connections are reset."""
+        self.dead.add(instance_id)
+        with unit_of_work(self.sessions) as session:
+            node = nodes.by_instance(session, instance_id, lock=True)
+            self.provider.kill(node.id)
+            report_stream(session, node, is_open=False, now=self.clock.at)
+
+    def silence(self, instance_id: str) -> None:
+        """The agent is gone, or cut off; the host runs on, as far as the provider can say."""
+        self.dead.add(instance_id)
+        with unit_of_work(self.sessions) as session:
+            report_stream(session, nodes.by_instance(session, instance_id, lock=True), is_open=False, now=self.clock.at)
+
+    def speak_again(self, instance_id: str) -> None:
+        self.dead.discard(instance_id)
+        with unit_of_work(self.sessions) as session:
+            report_stream(session, nodes.by_instance(session, instance_id, lock=True), is_open=True, now=self.clock.at)
+
+    def exit(self, process_id: str, **facts) -> None:
+        with unit_of_work(self.sessions) as session:
+            report_process(session, process_id, ProcessState.EXITED, now=self.clock.at, **facts)
+
+    def complain(self, process_id: str) -> None:
+        with unit_of_work(self.sessions) as session:
+            process = next(one for one in self.processes(self.job_of(session, process_id)) if one.id == process_id)
+            generation = jobs.get(session, process.job_id).generation
+            report_broken(session, process_id, generation, message="Connection reset by peer", now=self.clock.at)
+
+    def finish(self, job_id: str) -> None:
+        with unit_of_work(self.sessions) as session:
+            job = jobs.get(session, job_id)
+            for process_id in jobs.generations(session, job_id)[-1].members:
+                report_finished(session, process_id, job.generation, step=10, digest="d", now=self.clock.at)
+
+    # ------------------------------------------------------------------ what is so
+
+    def job_of(self, session: Session, process_id: str) -> str:
+        return next(row.job_id for row in session.query(jobs.JobProcess).filter_by(id=process_id))
+
+    def states(self) -> dict[str, list[str]]:
+        with unit_of_work(self.sessions) as session:
+            return {
+                "cluster": [cluster.state.value for cluster in session.query(Cluster)],
+                "group": [
+                    group.state.value for cluster in session.query(Cluster) for group in clusters.groups(session, cluster.id)
+                ],
+                "node": [
+                    node.state.value for node in session.query(Node).order_by(Node.created_at) if node.state != NodeState.GONE
+                ],
+                "job": [f"{job.state.value}: {job.why}" for job in session.query(Job)],
+            }
+
+    def cluster_state(self, cluster_id: str) -> ClusterState:
+        with unit_of_work(self.sessions) as session:
+            return session.get_one(Cluster, cluster_id).state
+
+    def job_state(self, job_id: str) -> JobState:
+        return self.job_row(job_id).state
+
+    def job_row(self, job_id: str) -> Job:
+        with unit_of_work(self.sessions) as session:
+            return jobs.get(session, job_id)
+
+    def processes(self, job_id: str) -> list:
+        with unit_of_work(self.sessions) as session:
+            return jobs.processes(session, job_id)
+
+    def members(self, job_id: str) -> list:
+        with unit_of_work(self.sessions) as session:
+            by_id = {process.id: process for process in jobs.processes(session, job_id)}
+            return [by_id[process] for process in jobs.generations(session, job_id)[-1].members]
+
+    def generations(self, job_id: str) -> list:
+        with unit_of_work(self.sessions) as session:
+            return jobs.generations(session, job_id)
+
+    def nodes(self, cluster_id: str) -> list[Node]:
+        with unit_of_work(self.sessions) as session:
+            return nodes.of_cluster(session, cluster_id)
+
+    def node(self, node_id: str) -> Node:
+        with unit_of_work(self.sessions) as session:
+            return nodes.get(session, node_id)
+
+    def told(self, job_id: str) -> dict[str, Assignment]:
+        with unit_of_work(self.sessions) as session:
+            return {one.node_id: Assignment.from_wire(one.assignment) for one in directives.of_job(session, job_id)}
