@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import redis
+from hypothesis import HealthCheck, settings
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
@@ -14,6 +15,10 @@ from everstep.embedded.valkey import ephemeral_valkey
 from models.session import Sessions, connect
 from models.session import sessions as session_factory
 from tests import postgres as db
+
+# A busy machine is no counterexample. What fails is printed with what repeats it.
+settings.register_profile("everstep", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("everstep")
 
 
 @pytest.fixture(scope="session")

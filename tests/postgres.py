@@ -70,8 +70,8 @@ class Ear:
     def __init__(self, connection: psycopg.Connection) -> None:
         self._connection = connection
 
-    def heard(self, *, within_s: float = 0.5, at_least: int = 1) -> list[str]:
-        """The payloads since the last call, in order. Waits for ``at_least`` of them, and no longer than ``within_s``."""
+    def heard(self, *, within_s: float = 5.0, at_least: int = 1) -> list[str]:
+        """The payloads since the last call, in order. Waits for ``at_least`` of them (0: till the end), and no longer than ``within_s``."""
         return [note.payload for note in self._connection.notifies(timeout=within_s, stop_after=at_least or None)]
 
 

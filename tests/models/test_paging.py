@@ -38,7 +38,7 @@ def walk(session: Session, *, limit: int, is_descending: bool, by_name: bool) ->
     raise AssertionError("the pages do not end")
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     made=st.lists(
         st.tuples(st.text("abAB-9", min_size=1, max_size=4), st.integers(0, 3)), unique_by=lambda pair: pair[0], max_size=8

@@ -34,7 +34,7 @@ def test_a_float_that_json_has_no_word_for_becomes_null() -> None:
     assert json.loads(dumps({"a": float("nan"), "b": [float("inf"), 1.5]})) == {"a": None, "b": [None, 1.5]}
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 @given(description=anything, details=st.dictionaries(anything, document, max_size=3))
 def test_postgres_takes_whatever_a_program_may_have_written(session: Session, description: str, details: dict) -> None:
     with session.begin_nested() as step:
