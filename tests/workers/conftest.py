@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 
 import pytest
+
 from models.notify import NUDGE
 from tests.workers.small_plane import SmallPlane
 

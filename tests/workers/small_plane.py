@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
-from tests import rows
-from tests.postgres import Ear
 
 from everstep.protocol import Assignment
 from models.cluster import queries as clusters
@@ -29,6 +27,8 @@ from models.node.changes import Arrival, Heartbeat, report_beats, report_lifecyc
 from models.node.states import NodeState
 from models.node.table import Host, Node
 from models.session import Sessions, unit_of_work
+from tests import rows
+from tests.postgres import Ear
 from workers.driver import Driver
 from workers.providers.simulated import SimulatedProvider
 from workers.reconcilers.cluster import ClusterReconciler

@@ -3,8 +3,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.workers.providers.contract import ProviderContract, spec
 
+from tests.workers.providers.contract import ProviderContract, spec
 from workers.providers.base import HostNotFound, HostRef, Refused
 from workers.providers.simulated import SimulatedProvider
 

@@ -58,7 +58,7 @@ def test_a_lost_node_is_decided_on_before_its_provider_is_asked(plane):
     plane.run(8)
     spares = [process for process in plane.processes(job_id) if process.state is ProcessState.READY and process.rank is None]
     assert len(spares) == 1
-    assert not [event for event in plane.generations(job_id)[2:]]
+    assert not list(plane.generations(job_id)[2:])
 
 
 def test_the_jobs_conclusion_confirms_the_nodes_loss(plane):
