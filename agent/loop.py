@@ -209,7 +209,8 @@ class Agent:
                         listed = None
             except (Unreachable, ValueError) as error:
                 tries += 1
-                log.info("directive stream ended: %s", error)
+                if tries == 1:
+                    log.info("directive stream ended: %s", error)
                 await self._parts.pauses.after(tries)
 
     def _running_jobs(self) -> set[str]:

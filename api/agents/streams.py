@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from api.operations.agents import Line
+from models.errors import NotFound
 from models.ids import NodeId
 
 log = logging.getLogger(__name__)
@@ -113,6 +114,8 @@ class Streams:
         while True:
             try:
                 return await self._ledger.close(stream.node_id, stream.name)
+            except NotFound:
+                return None  # the node's row went with it
             except SQLAlchemyError as error:
                 log.warning("the end of node %s's stream is still to be written: %s", stream.node_id, type(error).__name__)
                 await asyncio.sleep(_RETRY_S)

@@ -22,7 +22,8 @@ from models.job.table import Generation, Job, JobProcess, ProcessLog, Step
 from models.node.table import Node
 from models.paging import Cut, Page, page
 
-_KEY = "idempotency_key"
+KEY = "idempotency_key"
+"""Where a submission's key lies in its job's ``spec``. It is no key of a job file, and is not shown."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def submit(session: Session, wish: Wish, *, now: datetime) -> Job:
     if cluster.state is ClusterState.DELETING:
         raise InTransition(kind="Cluster", name=cluster.name, state="Deleting", verb="running a job")
     _check_groups(session, cluster, wish)
-    spec = dict(wish.spec) | ({_KEY: wish.key} if wish.key else {})
+    spec = dict(wish.spec) | ({KEY: wish.key} if wish.key else {})
     asked = JobSpec(
         name=wish.name,
         cluster_id=cluster.id,
@@ -131,9 +132,9 @@ def _submitted(session: Session, cluster: Cluster, wish: Wish) -> Job | None:
     """The job that this key was used for. Raises Invalid if that was another wish."""
     if wish.key is None:
         return None
-    wanted = select(Job).where(Job.cluster_id == cluster.id, Job.spec[_KEY].astext == wish.key)
+    wanted = select(Job).where(Job.cluster_id == cluster.id, Job.spec[KEY].astext == wish.key)
     job = session.scalars(wanted.order_by(Job.created_at.desc()).limit(1)).one_or_none()
-    if job is not None and {name: value for name, value in job.spec.items() if name != _KEY} != dict(wish.spec):
+    if job is not None and {name: value for name, value in job.spec.items() if name != KEY} != dict(wish.spec):
         raise Invalid(message=f"The idempotency key was used for another job ({job.id}); use a new one.")
     return job
 

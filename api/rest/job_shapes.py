@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from api.operations.jobs import JobView
+from api.operations.jobs import KEY, JobView
 from api.rest.wire import Wire, word
 from models.events import Event
 from models.job.states import ALIVE
@@ -151,7 +151,7 @@ def summary(view: JobView, *, now: datetime) -> JobSummary:
 def full(view: JobView, generations: Sequence[Generation], *, now: datetime) -> JobShape:
     return JobShape(
         **_common(view, now),
-        spec=view.job.spec,
+        spec={name: value for name, value in view.job.spec.items() if name != KEY},
         steps_lost=sum(generation.steps_lost for generation in generations),
         processes=tuple(_process(process, view) for process in view.processes),
         generations=tuple(_generation(generation, view) for generation in generations),
