@@ -18,6 +18,10 @@ class NotInitialised(EverstepError):
     """everstep.init() has not been called in this process."""
 
 
+class NotInAJob(EverstepError):
+    """WORLD_SIZE is more than 1, but EVERSTEP_SOCKET is not set: start the ranks with `everstep job submit`, not with torchrun."""
+
+
 class CollectiveFailed(EverstepError):
     """A collective of this generation failed; a peer is gone or its connection broke."""
 

@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import torch
 
-from everstep.errors import NotInitialised
+from everstep.errors import NotInAJob, NotInitialised
 from everstep.protocol import ToAgent
 from everstep.testing import faults
 
@@ -39,9 +39,14 @@ def init() -> Run:
     """Joins the job that started this process, or begins a run of one rank when there is none.
 
     Sets up torch.distributed as a world of one, in which models are to be built and wrapped. Calling it again returns the same run.
+
+    Raises:
+        NotInAJob: the environment speaks of more ranks, but no agent is there; each of them would train on its own.
     """
     if _Current.run is None:
         seen = settings.read()
+        if seen.socket_path is None and (seen.expected_world_size or 1) > 1:
+            raise NotInAJob
         if seen.faults_path is not None:
             faults.arm(seen.faults_path)
         _Current.membership = Membership(seen, NcclGroups() if torch.cuda.is_available() else None)

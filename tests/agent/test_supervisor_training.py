@@ -101,7 +101,7 @@ def test_training_does_not_notice_a_restart_of_its_agent_and_still_survives_a_ki
         await plane.finish(job, LIMIT_S)
 
     job = train(tmp_path, scenario, replicas=3, spares=1, nodes=2, until=100)
-    assert sorted(job.losses) == list(range(150))
+    assert sorted(job.losses) == list(range(100))
     assert len(job.generations) == 2
     assert {report.source for report in job.reformed if report.generation == 2} >= {Source.KEPT, Source.PEER}
 
@@ -111,6 +111,32 @@ def test_a_kill_after_the_last_step_still_gives_everybody_the_final_state(tmp_pa
     assert len({report.digest for report in job.finished.values()}) == 1
     assert len(job.finished) == 3
     assert len(job.generations) == 2
+
+
+def test_user_code_that_swallows_the_error_of_a_collective_does_no_harm(tmp_path: Path) -> None:
+    whole = train(tmp_path, to_the_end, replicas=3, kind="swallows")
+    (tmp_path / "broken").mkdir()
+    faults = (Fault(1, "forward", step=5), Fault(2, "forward", step=12), Fault(0, "forward", step=20))
+    broken = train(tmp_path / "broken", to_the_end, replicas=3, spares=1, kind="swallows", faults=faults)
+    assert broken.losses == whole.losses
+    assert len(broken.generations) == 4
+
+
+def test_a_rank_that_hangs_is_replaced_while_it_still_lives(tmp_path: Path) -> None:
+    async def scenario(plane: Plane, job: Job) -> None:
+        await plane.until(lambda: len(job.losses) > 5, LIMIT_S)
+        victim = job.members[1]
+        os.kill(job.pids[victim], signal.SIGSTOP)
+        await asyncio.sleep(0.2)
+        stuck_at = len(job.losses)
+        await plane.replace(job, victim)
+        await plane.until(lambda: len(job.losses) > stuck_at + 3, LIMIT_S)
+        assert victim not in {report.process for report in job.exits}
+        await plane.finish(job, LIMIT_S)
+        await plane.until(lambda: victim in {report.process for report in job.exits}, LIMIT_S)
+
+    job = train(tmp_path, scenario, replicas=3, spares=1, until=60)
+    assert sorted(job.losses) == list(range(60))
 
 
 def test_a_job_goes_on_with_fewer_and_with_more_ranks_and_the_same_global_batch(tmp_path: Path) -> None:

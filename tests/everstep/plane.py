@@ -130,6 +130,12 @@ class Plane:
             job.members.append(job.ready.pop(0))
         await self._publish(job, "resized")
 
+    async def replace(self, job: Job, process: str) -> None:
+        """A member that lives, but is of no use any more, gives its place to a spare, and is ended."""
+        job.members[job.members.index(process)] = job.ready.pop(0)
+        del job.placed[process]
+        await self._publish(job, "replaced")
+
     def describe(self) -> str:
         return "\n".join(
             f"{job.name}: generation {len(job.generations)} members {job.members} ready {job.ready} finished {sorted(job.finished)} "

@@ -48,6 +48,11 @@ def test_resilient_needs_init_first(tmp_path: Path) -> None:
     assert "everstep.init() has not been called" in python("-c", program, folder=tmp_path).stderr
 
 
+def test_under_another_launcher_the_ranks_do_not_train_apart_in_silence(tmp_path: Path) -> None:
+    program = "import os; os.environ['WORLD_SIZE'] = '2'; import everstep; everstep.init()"
+    assert "everstep job submit" in python("-c", program, folder=tmp_path).stderr
+
+
 def test_a_wrapper_whose_group_cannot_be_replaced_is_refused(tmp_path: Path) -> None:
     program = (
         "import torch, everstep\n"
