@@ -162,11 +162,11 @@ def _join(session: Session, generation: Generation, process_id: str, reform: Ref
         "phases": dict(reform.phases),
     }
     generation.reports = {**generation.reports, str(reform.rank): told}
-    # Members agree on the step before they report, so the first to tell it tells it for all.
+    # A member that rolls forward tells the step that it is about to finish; those who hold it already tell the next.
     generation.step = max(reform.step, generation.step or 0)
     if len(generation.reports) == len(generation.members):
         generation.formed_at = now
-    _count_losses(session, generation.job_id)
+        _count_losses(session, generation.job_id)
 
 
 def _note_steps(session: Session, job: Job, generation: Generation, steps: Sequence[Committed]) -> None:
@@ -188,7 +188,7 @@ def _count_losses(session: Session, job_id: str) -> None:
     session.flush()
     position = 0
     for generation in queries.generations(session, job_id):
-        if generation.step is not None:
+        if generation.formed_at is not None and generation.step is not None:
             generation.steps_lost = max(0, position - generation.step)
             position = generation.step
         position = max(position, generation.reached or 0)

@@ -206,6 +206,25 @@ def test_a_step_told_after_the_next_generation_has_formed_without_it_is_lost(
     assert second.steps_lost == 2
 
 
+def test_a_step_that_one_member_has_and_another_rolls_forward_is_never_lost(
+    session: Session, job: Job, crew: list[JobProcess]
+) -> None:
+    second = recover(session, job, crew, went_to=10, goes_on=9, form_last=False)
+    assert second.steps_lost == 0
+    reports.report_reformed(session, crew[2].id, reform(1, generation=2, step=10), now=NOW)
+    assert (second.step, second.steps_lost) == (10, 0)
+
+
+def test_a_generation_that_never_formed_has_lost_nothing_and_hides_nothing(
+    session: Session, job: Job, crew: list[JobProcess]
+) -> None:
+    second = recover(session, job, crew, went_to=10, goes_on=0, form_last=False)
+    changes.settle_generation(session, job, crew[1:], cause="third", evidence_at=None, now=NOW)
+    form(session, crew[1:], generation=3, step=7)
+    third = queries.generations(session, job.id)[2]
+    assert (second.steps_lost, third.steps_lost) == (0, 3)
+
+
 def test_steps_done_again_are_lost_once(session: Session, job: Job, crew: list[JobProcess]) -> None:
     recover(session, job, crew, went_to=10, goes_on=7)
     reports.report_progress(session, job.id, 2, [at(7)])
