@@ -45,7 +45,7 @@ PURE_ASKS_NOTHING = {
     "secrets.token_urlsafe",
 }
 
-_MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home/[a-z]\w*|root/|work/|tmp/venv|Users/\w)")
+_MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home/[a-z]\w*/|root/|work/|tmp/venv|Users/\w+/)")
 
 
 def test_the_verb_of_a_write_says_who_may_speak() -> None:
@@ -137,6 +137,12 @@ def test_no_committed_file_names_a_place_of_somebodys_machine() -> None:
     assert found == []
 
 
+def test_the_guard_of_places_knows_a_machines_place_from_an_example() -> None:
+    places = ["/ho" + "me/ann/x", "/ro" + "ot/.cache", "/wo" + "rk/main", "/Us" + "ers/bo/x"]
+    assert all(_MACHINE_PATH.search(f"see {place}") for place in places)
+    assert not any(_MACHINE_PATH.search(text) for text in ("/home/hosts", "a/work/b", "https://x.org/work/y", "rework/x"))
+
+
 def test_tests_mirror_the_tree() -> None:
     known = {*PACKAGES, "architecture", "system", "sim", "embedded", "benchmarks", "docs"}
     tests = sources.ROOT / "tests"
@@ -149,7 +155,7 @@ def test_a_tests_name_is_a_sentence() -> None:
         f"{name(path)}::{test}"
         for path in sources.modules("tests")
         for test, _ in sources.functions(path)
-        if test.startswith("test_") and test.count("_") < 3
+        if test.rpartition(".")[2].startswith("test_") and test.count("_") < 3
     ]
     assert short == []
 
