@@ -7,6 +7,7 @@ import binascii
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Self
 
 PREFIX = "EVERSTEP_"
@@ -27,7 +28,10 @@ class Bootstrap:
 
 @dataclass(frozen=True)
 class Settings:
-    """``master_key`` (32 bytes) seals secrets at rest and signs page tokens: losing it makes stored access keys unreadable."""
+    """``master_key`` (32 bytes) seals secrets at rest and signs page tokens: losing it makes stored access keys unreadable.
+
+    ``stack_began_at`` is when the stack around this process began, where it is known: a worker's older sign of life is another worker's.
+    """
 
     database_url: str = field(repr=False)
     broker_url: str = field(repr=False)
@@ -35,6 +39,7 @@ class Settings:
     region: str = "us-east-1"
     account_id: str = "123456789012"
     bootstrap: Bootstrap = field(default_factory=Bootstrap)
+    stack_began_at: datetime | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
@@ -55,6 +60,7 @@ class Settings:
                 secret_access_key=variables.get(f"{PREFIX}BOOTSTRAP_SECRET_ACCESS_KEY") or None,
                 token=variables.get(f"{PREFIX}BOOTSTRAP_TOKEN") or None,
             ),
+            stack_began_at=_instant(variables, "STACK_BEGAN_AT"),
         )
 
 
@@ -64,6 +70,16 @@ def _required(variables: Mapping[str, str], name: str) -> str:
         message = f"{PREFIX}{name} is not set. `everstep up` sets it; a deployment of your own must."
         raise SettingsError(message)
     return value
+
+
+def _instant(variables: Mapping[str, str], name: str) -> datetime | None:
+    """Unix seconds, or nothing."""
+    value = variables.get(f"{PREFIX}{name}")
+    try:
+        return datetime.fromtimestamp(float(value), UTC) if value else None
+    except (ValueError, OverflowError) as error:
+        message = f"{PREFIX}{name} is not a time in Unix seconds"
+        raise SettingsError(message) from error
 
 
 def _master_key(text: str) -> bytes:

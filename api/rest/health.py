@@ -59,12 +59,15 @@ def _look_at_pulses(services: Services, now: datetime) -> list[Finding]:
             pulses = last_pulses(session)
     except SQLAlchemyError as error:
         return [Finding("database", f"does not answer: {type(error).__name__}")]
-    return [Finding("database", None), *(Finding(f"worker {queue}", _silence(pulses.get(queue), now)) for queue in QUEUES)]
+    since = services.settings.stack_began_at
+    return [Finding("database", None), *(Finding(f"worker {queue}", _silence(pulses.get(queue), since, now)) for queue in QUEUES)]
 
 
-def _silence(last: datetime | None, now: datetime) -> str | None:
+def _silence(last: datetime | None, since: datetime | None, now: datetime) -> str | None:
     if last is None:
         return "no worker has ever answered through the broker"
+    if since is not None and last < since:
+        return "no worker has answered through the broker since the stack began"
     if now - last > STALE_AFTER:
         return f"no worker has answered through the broker for {(now - last).total_seconds():.0f} s"
     return None

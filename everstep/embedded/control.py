@@ -65,6 +65,7 @@ def run_services(home: Home, port: int | None, services_of: ServicesOf, tell: Te
             port=ports.of_the_api(port, before.port if before else None),
             database_port=ports.kept_or_free(before.database_port if before else None),
             broker_port=ports.kept_or_free(before.broker_port if before else None),
+            began_at=time.time(),
         )
         own = procfs.key_of(os.getpid())
         now.supervisor_pid, now.supervisor_started = os.getpid(), own.started if own else 0

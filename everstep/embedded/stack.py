@@ -80,6 +80,7 @@ def environment(home: Home, state: StackState, keys: Credentials, settings: Stac
         "EVERSTEP_MASTER_KEY": settings.master_key or keys.master_key,
         "EVERSTEP_HOME_DIR": str(home.root),
         "EVERSTEP_API_URL": state.url,
+        "EVERSTEP_STACK_BEGAN_AT": str(state.began_at),
         "EVERSTEP_BOOTSTRAP_ACCESS_KEY_ID": keys.access_key_id,
         "EVERSTEP_BOOTSTRAP_SECRET_ACCESS_KEY": keys.secret_access_key,
         "EVERSTEP_BOOTSTRAP_TOKEN": keys.token,

@@ -47,6 +47,8 @@ class StackState:
     phase: Phase = Phase.STARTING
     supervisor_pid: int = 0
     supervisor_started: int = 0
+    began_at: float = 0.0
+    """Unix seconds: what a worker said before is no sign that it works now."""
     database_url: str = field(default="", repr=False)
     broker_url: str = field(default="", repr=False)
     services: dict[str, ServiceState] = field(default_factory=dict)

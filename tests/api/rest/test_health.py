@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import timedelta
 
 import httpx
@@ -50,3 +51,14 @@ def test_a_broker_that_nobody_reaches_is_named(server, sessions):
     status, checks = ready(server.url)
     assert status == 503
     assert "cannot connect to 127.0.0.1:1" in checks["broker"]
+
+
+def test_a_sign_of_life_from_before_the_stack_began_does_not_count(serve, database_url, sessions, broker_url):
+    began = WallClock().now() - timedelta(seconds=5)
+    server = serve(dataclasses.replace(settings_for(database_url, broker_url), stack_began_at=began))
+    pulse(sessions, ago=timedelta(seconds=6))
+    status, checks = ready(server.url)
+    assert status == 503
+    assert checks["worker fast"] == "no worker has answered through the broker since the stack began"
+    pulse(sessions)
+    assert ready(server.url)[0] == 200
