@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from sqlalchemy import func, select
+from sqlalchemy import Text, cast, func, select
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 
 NUDGE: Final = "everstep_nudge"
@@ -14,6 +16,12 @@ DIRECTIVE: Final = "everstep_directive"
 
 
 def notify(session: Session, channel: str, payload: str) -> None:
+    session.execute(select(func.pg_notify(channel, payload)))
+
+
+def notify_all(session: Session, channel: str, payloads: Sequence[str]) -> None:
+    """Many notifications in one statement."""
+    payload = func.unnest(cast(payloads, ARRAY(Text))).column_valued("payload")
     session.execute(select(func.pg_notify(channel, payload)))
 
 

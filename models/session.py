@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from sqlalchemy import Engine, Select, create_engine
+from sqlalchemy import Engine, Select, create_engine, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -37,6 +37,16 @@ def unit_of_work(factory: Sessions) -> Iterator[Session]:
     """One transaction: committed at the end of the block, rolled back if the block raises."""
     with factory() as session, session.begin():
         yield session
+
+
+def hurry(session: Session) -> None:
+    """This transaction's commit does not wait for the disk: for what may be forgotten if the database's machine loses power now."""
+    session.execute(text("SET LOCAL synchronous_commit TO off"))
+
+
+def keep(session: Session, rows: Iterable[object]) -> None:
+    """Keeps rows known to the session until it ends: it holds them weakly, and would read one again for every ``get`` after a snapshot."""
+    session.info.setdefault("kept", []).extend(rows)
 
 
 def locked(statement: Select[Rows]) -> Select[Rows]:

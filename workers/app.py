@@ -10,7 +10,7 @@ from celery.signals import beat_init, worker_process_init
 
 from workers import tasks
 from workers.plane import LANES, plane
-from workers.settings import FAST, PULSE_EVERY, SLOW, SWEEP_EVERY, Settings, celery_settings
+from workers.settings import FAST, ORPHANS_EVERY, PULSE_EVERY, SLOW, SWEEP_EVERY, Settings, celery_settings
 
 log = logging.getLogger(__name__)
 
@@ -30,11 +30,13 @@ def schedule() -> dict[str, Any]:
         entries[f"sweep-{kind}"] = _entry(tasks.sweep.name, kind, queue, SWEEP_EVERY.total_seconds())
     for queue in (FAST, SLOW):
         entries[f"pulse-{queue}"] = _entry(tasks.pulse.name, queue, queue, PULSE_EVERY.total_seconds())
+    entries["orphans"] = _entry(tasks.release_orphans.name, None, SLOW, ORPHANS_EVERY.total_seconds())
     return entries
 
 
-def _entry(task: str, argument: str, queue: str, seconds: float) -> dict[str, Any]:
-    return {"task": task, "args": (argument,), "schedule": seconds, "options": {"queue": queue, "expires": seconds * 2}}
+def _entry(task: str, argument: str | None, queue: str, seconds: float) -> dict[str, Any]:
+    arguments = () if argument is None else (argument,)
+    return {"task": task, "args": arguments, "schedule": seconds, "options": {"queue": queue, "expires": seconds * 2}}
 
 
 @worker_process_init.connect  # type: ignore[untyped-decorator]

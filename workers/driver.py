@@ -24,7 +24,7 @@ from models import lease
 from models.clock import Clock
 from models.errors import StaleLease
 from models.lease import Lease
-from models.session import Sessions, unit_of_work
+from models.session import Sessions, hurry, unit_of_work
 from workers.plans.decision import Decision
 
 log = logging.getLogger(__name__)
@@ -90,6 +90,8 @@ class Driver:
         for _ in range(_TRIES):
             now = self.clock.now()
             with unit_of_work(self.sessions) as session:
+                if not reconciler.ACTS_OUTSIDE:
+                    hurry(session)  # its step sees and settles under the row's lock: a lease that was forgotten harms nobody
                 taken = lease.take(session, reconciler.TABLE, row_id, owner=self.owner, now=now, span=reconciler.SPAN)
                 if taken is not None:
                     return taken

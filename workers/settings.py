@@ -20,6 +20,7 @@ SLOW = "slow"
 """Calls to providers and object stores, under time limits."""
 SWEEP_EVERY = timedelta(seconds=2)
 PULSE_EVERY = timedelta(seconds=3)
+ORPHANS_EVERY = timedelta(seconds=60)
 
 _SOFT_LIMIT_S = 60
 _HARD_LIMIT_S = 75

@@ -8,6 +8,7 @@ from celery import Celery
 
 from models.pulse import report_pulse
 from models.session import unit_of_work
+from workers import orphans
 from workers import sweep as sweeping
 from workers.plane import LANES, plane
 
@@ -28,6 +29,11 @@ def reconcile(kind: str, row_id: str) -> None:
 @celery.task(name="sweep")  # type: ignore[untyped-decorator]
 def sweep(kind: str) -> None:
     sweeping.sweep(plane(), kind, ask)
+
+
+@celery.task(name="release-orphans")  # type: ignore[untyped-decorator]
+def release_orphans() -> None:
+    orphans.release(plane())
 
 
 @celery.task(name="pulse")  # type: ignore[untyped-decorator]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -42,6 +43,11 @@ def silent(session: Session, *, before: datetime, limit: int) -> list[str]:
     """Nodes that serve, as far as we know, and were last heard before that time; those which wait for a look already are left out."""
     wanted = select(Node.id).where(Node.state == NodeState.READY, Node.last_seen < before, Node.reconcile_at.is_(None))
     return list(session.scalars(wanted.order_by(Node.id).limit(limit)))
+
+
+def not_gone(session: Session, ids: Sequence[str]) -> set[str]:
+    """Those of these nodes that exist and are not gone."""
+    return set(session.scalars(select(Node.id).where(Node.id.in_(ids), Node.state != NodeState.GONE)))
 
 
 def by_instance(session: Session, instance_id: str, *, lock: bool = False) -> Node:

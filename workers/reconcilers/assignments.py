@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from everstep.protocol import Assignment, Launch, Member, Process
 from everstep.protocol import Generation as Membership
 from models.directive import queries as directives
-from models.directive.changes import settle_assignment
+from models.directive.changes import settle_assignments
 from models.ids import NodeId
 from models.job import queries as jobs
 from models.job.states import ENDED
@@ -27,10 +27,10 @@ def tell(session: Session, job: Job, *, now: datetime) -> None:
         for process in jobs.processes(session, job.id, alive_only=True):
             present[process.node_id].append(process)
     membership = _membership(session, job)
-    for node_id in sorted({*told, *present}):
-        assignment = _assignment(job, present.get(node_id, []), membership).to_wire()
-        if told.get(node_id) != assignment:
-            settle_assignment(session, node_id, job.id, assignment, now=now)
+    wanted = {node_id: _assignment(job, present.get(node_id, []), membership).to_wire() for node_id in {*told, *present}}
+    changed = {node_id: assignment for node_id, assignment in wanted.items() if told.get(node_id) != assignment}
+    if changed:
+        settle_assignments(session, job.id, changed, now=now)
 
 
 def _assignment(job: Job, processes: list[JobProcess], membership: Membership | None) -> Assignment:

@@ -19,6 +19,7 @@ from models.node.changes import settle_unwanted, settle_wanted_node
 from models.node.states import NodeState
 from models.node.table import Node
 from models.operation import queries as operations
+from models.session import keep
 from workers.plans import cluster as plans
 from workers.plans.decision import Decision
 
@@ -33,6 +34,7 @@ class ClusterReconciler:
         if cluster is None:
             return None
         rows = {node.id: node for node in (*nodes.of_places(session, row_id), *nodes.of_cluster(session, row_id))}
+        keep(session, [cluster, *rows.values()])
         busy = jobs.busy_nodes(session, row_id)
         of_group: dict[str, list[plans.NodeSeen]] = defaultdict(list)
         for node in rows.values():

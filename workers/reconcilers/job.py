@@ -5,7 +5,7 @@ What the nodes are told is derived from the rows after every step, so an assignm
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
@@ -28,6 +28,7 @@ from models.node import queries as nodes
 from models.node.states import NodeState
 from models.node.table import Node
 from models.notify import nudge
+from models.session import keep
 from workers.plans import job as plans
 from workers.plans import job_seen as seen_as
 from workers.plans.decision import Decision
@@ -56,6 +57,9 @@ class JobReconciler:
             _place_one_at_a_time(session, job)
         cluster = session.get_one(Cluster, job.cluster_id)
         generations = jobs.generations(session, row_id)
+        processes = jobs.processes(session, row_id)
+        present = nodes.of_cluster(session, job.cluster_id)
+        keep(session, [job, cluster, *generations, *processes, *present])
         return seen_as.JobSeen(
             state=JobState(job.state),
             replicas=job.replicas,
@@ -68,8 +72,8 @@ class JobReconciler:
             halted_at=job.halted_at,
             grace=timedelta(seconds=float(job.spec.get("grace_s", 10.0))),
             groups=frozenset(job.spec.get("instance_groups") or ()),
-            processes=tuple(_process_seen(process) for process in jobs.processes(session, row_id)),
-            nodes=_nodes_seen(session, job),
+            processes=tuple(_process_seen(process) for process in processes),
+            nodes=_nodes_seen(session, job, present),
             generations=tuple(_generation_seen(generation) for generation in generations[-_GENERATIONS:]),
             told=tuple(_told(directive) for directive in directives.of_job(session, row_id)),
             has_ever_formed=any(generation.formed_at is not None for generation in generations),
@@ -134,7 +138,7 @@ def _nudge_waiting(session: Session, job: Job) -> None:
             nudge(session, Job.KIND, other.id)
 
 
-def _nodes_seen(session: Session, job: Job) -> Mapping[NodeId, seen_as.NodeSeen]:
+def _nodes_seen(session: Session, job: Job, present: Sequence[Node]) -> Mapping[NodeId, seen_as.NodeSeen]:
     held = {node: holder for node, holder in jobs.busy_nodes(session, job.cluster_id).items() if holder != job.id}
     return {
         node.id: seen_as.NodeSeen(
@@ -147,7 +151,7 @@ def _nodes_seen(session: Session, job: Job) -> Mapping[NodeId, seen_as.NodeSeen]
             stream_lost_at=node.stream_lost_at,
             went_at=node.state_since,
         )
-        for age, node in enumerate(nodes.of_cluster(session, job.cluster_id))
+        for age, node in enumerate(present)
     }
 
 

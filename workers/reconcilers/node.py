@@ -16,6 +16,7 @@ from models.node.changes import settle_failed, settle_lost, settle_node
 from models.node.states import NodeState
 from models.node.table import Node
 from models.notify import nudge
+from models.session import keep
 from workers.plans import node as plans
 from workers.plans.decision import Decision
 from workers.plans.node import Patience
@@ -34,6 +35,7 @@ class NodeReconciler:
         if node is None:
             return None
         cluster = session.get_one(Cluster, node.cluster_id)
+        keep(session, [node, cluster])
         silent_since = node.stream_lost_at
         return plans.NodeSeen(
             state=NodeState(node.state),
