@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psycopg
+
 from models.clock import WallClock
 from models.directive.changes import settle_assignment, settle_withdrawn
 from models.directive.states import DirectiveState
@@ -22,6 +24,7 @@ from models.node.states import NodeState
 from models.node.table import Node
 from models.session import Sessions, unit_of_work
 from tests.live import ApiProcess, Host, Place, Work, host, wait_for
+from tests.postgres import plain
 
 Look = Callable[[str], Node]
 
@@ -163,3 +166,18 @@ def test_an_agent_starts_before_its_control_plane_does(api_process: ApiProcess, 
         wait_for(lambda: "cannot register" in hosted.log.read_text(), 20.0)
         api_process.start()
         wait_for(lambda: look(place.node_id).beat_sequence > 0, 20.0)
+
+
+def test_a_database_that_drops_every_connection_costs_no_report_and_no_node(
+    hosted: Host, place: Place, work: Work, sessions: Sessions, tmp_path: Path, look: Look, database_url: str
+):
+    assign(sessions, place, work, [sys.executable, "-c", "import time; time.sleep(2); raise SystemExit(7)"], tmp_path)
+    hosted.start()
+    until(sessions, work, ProcessState.STARTED)
+    drop = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    with psycopg.connect(plain(database_url), autocommit=True) as server:
+        for _ in range(40):
+            server.execute(drop)
+            time.sleep(0.05)
+    assert until(sessions, work, ProcessState.EXITED).exit_code == 7
+    assert look(place.node_id).stream_lost_at is None
