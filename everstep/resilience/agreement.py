@@ -23,7 +23,7 @@ class Card:
     """What a rank lays on the table.
 
     ``alone_since`` is the first of an unbroken row of generations that it saw and was a member of without ever holding state; in those
-    no step can have been committed, because that takes its vote.
+    no step can have been committed, because that takes its vote. ``initial`` is the digest of the state with which it would begin.
     """
 
     rank: int
@@ -33,6 +33,7 @@ class Card:
     structure: str
     transfer_port: int
     alone_since: int
+    initial: str = ""
     loss: float | None = None
 
     def to_json(self) -> str:
@@ -62,11 +63,18 @@ def agree(cards: tuple[Card, ...], generation: int, cause: str) -> Agreement:
         is_first = generation == 1 or cause == FIRST_CAUSE or any(card.alone_since == 1 for card in cards)
         if not is_first:
             raise StateLost
-        return Agreement(0, (Source.INITIAL,) * len(cards), (), None)
+        return _begin(cards)
     target = max(card.step for card in holding)
     newest = [card for card in holding if card.step == target]
     sources = tuple(_source(card, target) for card in cards)
     return Agreement(target, sources, tuple(card.rank for card in newest), newest[0].loss)
+
+
+def _begin(cards: tuple[Card, ...]) -> Agreement:
+    """From the initial state of rank 0: DDP was built in worlds of one, so nothing has made the ranks' initial weights equal yet."""
+    like_first = tuple(card.rank for card in cards if card.initial == cards[0].initial)
+    sources = tuple(Source.INITIAL if card.rank in like_first else Source.PEER for card in cards)
+    return Agreement(0, sources, like_first, None)
 
 
 def _source(card: Card, target: int) -> Source:

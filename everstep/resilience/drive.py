@@ -116,6 +116,7 @@ class _Drive:
             self._run.end_rehearsal()
         self._state.restore(before)
         randomness.restore(generators)
+        self._membership.initial_digest = self._state.digest()
 
     def _train(self) -> Any:
         """Enters the training function until it has finished and the process is dismissed."""

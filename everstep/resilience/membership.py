@@ -101,6 +101,8 @@ class Membership:
         self._store: RendezvousStore | None = None
         """Held here, because C++ holds only its own half: a collected Python half makes torch's calls fail."""
         self._broken: int = 0
+        self.initial_digest = ""
+        """Of the state with which this process would begin a job; set after the rehearsal."""
         self.has_joined = False
         """A generation was joined inside an update: the training function is to be entered without joining again."""
         self._heard_at = 0.0
@@ -232,6 +234,7 @@ class Membership:
             structure=state.structure(),
             transfer_port=self._server.port if self._server else 0,
             alone_since=place.alone_since,
+            initial=self.initial_digest,
             loss=place.last_loss,
         )
         meeting.request("set", key=f"card/{place.rank:06d}", value=card.to_json())
@@ -255,7 +258,7 @@ class Membership:
             place.holds_state = True
             place.step = place.consumed = 0
             state.release_reserve()
-        elif source is Source.KEPT and Source.PEER in agreement.sources:
+        if source in {Source.INITIAL, Source.KEPT} and Source.PEER in agreement.sources:
             self._publish(generation, state)
         elif source is Source.ROLLED_FORWARD:
             place.last_loss = agreement.loss

@@ -13,13 +13,13 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import runpy
 import select
 import signal
 import socket
 import sys
 import threading
 import traceback
+import types
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -34,6 +34,8 @@ import everstep.resilience
 
 _PRELOADED = (torch._dynamo, torch.distributed, torch.nn.parallel, torch.optim, everstep.data.batches, everstep.resilience)  # noqa: SLF001
 _LONGEST_READ = 1 << 16
+_SEED_OF_A_FRESH_TORCH = 67280421310721
+"""What torch's generator holds in a new process; an import has moved the zygote's on, and each zygote's elsewhere."""
 
 
 class Zygote:
@@ -118,6 +120,7 @@ def _become(request: dict[str, Any]) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     os.environ.update(request["env"])  # noqa: TID251, the child is to see what an exec would have given it
+    torch.manual_seed(_SEED_OF_A_FRESH_TORCH)
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()
     code = _run_script(request)
@@ -127,10 +130,7 @@ def _become(request: dict[str, Any]) -> NoReturn:
 def _run_script(request: dict[str, Any]) -> int:
     try:
         os.chdir(request["working_dir"])
-        script = str(Path(request["script"]).absolute())
-        sys.argv = [request["script"], *request["arguments"]]
-        sys.path.insert(0, str(Path(script).parent))
-        runpy.run_path(script, run_name="__main__")
+        _execute(Path(request["script"]).absolute(), [request["script"], *request["arguments"]])
     except SystemExit as leaving:
         if leaving.code is None or isinstance(leaving.code, int):
             return leaving.code or 0
@@ -140,6 +140,16 @@ def _run_script(request: dict[str, Any]) -> int:
         traceback.print_exc()
         return 1
     return 0
+
+
+def _execute(script: Path, argv: list[str]) -> None:
+    """In a ``__main__`` of its own, which stays there: what the script pickles names that module."""
+    sys.argv = argv
+    sys.path.insert(0, str(script.parent))
+    module = types.ModuleType("__main__")
+    module.__file__ = str(script)
+    sys.modules["__main__"] = module
+    exec(compile(script.read_bytes(), str(script), "exec"), module.__dict__)  # noqa: S102, it is the user's own program
 
 
 def _end(code: int) -> NoReturn:

@@ -35,7 +35,9 @@ def serve(scenario: Callable[[Rendezvous, int], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-def client(number: int, port: int, *, token: str = "secret", patience_s: float = 5.0, newer: Any = lambda: False) -> RendezvousClient:
+def client(
+    number: int, port: int, *, token: str = "secret", patience_s: float = 5.0, newer: Any = lambda: False
+) -> RendezvousClient:
     return RendezvousClient(generation(number, port, token), newer, Fence(), patience_s)
 
 

@@ -60,6 +60,12 @@ def test_a_job_trains_to_its_end_and_its_script_goes_on_after_it(tmp_path: Path)
     assert all(report.exit_code == 0 for report in job.exits)
 
 
+def test_ranks_that_begin_with_different_weights_train_those_of_rank_0(tmp_path: Path) -> None:
+    job = train(tmp_path, to_the_end, kind="unseeded", replicas=3)
+    assert sorted(report.source for report in job.reformed) == [Source.INITIAL, Source.PEER, Source.PEER]
+    assert len({report.digest for report in job.finished.values()}) == 1
+
+
 def test_an_error_in_user_code_is_told_with_its_traceback_and_ends_the_process(tmp_path: Path) -> None:
     with pytest.raises(JobFailed, match="the user's own mistake") as failure:
         train(tmp_path, to_the_end, kind="fails")

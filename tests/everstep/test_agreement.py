@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +18,13 @@ def card(rank: int, step: int, *, holds: bool = True, reduced: bool = False, str
 def test_the_first_generation_begins_from_the_initial_weights() -> None:
     agreement = agree((card(0, 0, holds=False), card(1, 0, holds=False)), 1, "start")
     assert agreement.sources == (Source.INITIAL, Source.INITIAL)
+
+
+def test_the_first_generation_begins_from_the_weights_of_rank_0_where_they_differ() -> None:
+    cards = tuple(dataclasses.replace(card(rank, 0, holds=False), initial=digest) for rank, digest in enumerate("aba"))
+    agreement = agree(cards, 1, "start")
+    assert agreement.sources == (Source.INITIAL, Source.PEER, Source.INITIAL)
+    assert agreement.holders == (0, 2)
 
 
 def test_a_later_generation_without_any_state_is_refused() -> None:

@@ -20,7 +20,7 @@ PACE_S = 0.02
 def main() -> None:
     testing.arm(sys.argv[4])
     everstep.init()
-    torch.manual_seed(1)
+    torch.manual_seed(os.getpid() if KIND == "unseeded" else 1)
     model: torch.nn.Module = torch.nn.Linear(3, 1)
     if KIND == "swallows":
         model = torch.nn.parallel.DistributedDataParallel(model)
