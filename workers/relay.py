@@ -47,7 +47,7 @@ def relay(database_url: str, of: Plane, ask: Ask) -> None:
             heard = [note.payload for note in connection.notifies(timeout=_QUIET_S, stop_after=1)]
             send(heard, ask)
             if time.monotonic() - swept_at >= _QUIET_S:
-                for kind in LANES:
+                for kind in sweep.ripe_kinds(of):
                     sweep.sweep(of, kind, ask)
                 swept_at = time.monotonic()
 

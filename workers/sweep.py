@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sqlalchemy import exists, literal, select, union_all
+
 from models.node import queries as nodes
 from models.node.table import Node
 from models.session import unit_of_work
@@ -20,6 +22,17 @@ def sweep(plane: Plane, kind: str, ask: Callable[[str, str], None]) -> int:
     for row_id in ids:
         ask(kind, row_id)
     return len(ids)
+
+
+def ripe_kinds(plane: Plane) -> list[str]:
+    """The kinds of which some row is due, by one statement: cheap enough to ask several times a second."""
+    now = plane.clock.now()
+    asked = [
+        select(literal(kind)).where(exists().where(reconciler.TABLE.reconcile_at <= now))
+        for kind, reconciler in plane.driver.reconcilers.items()
+    ]
+    with unit_of_work(plane.sessions) as session:
+        return list(session.scalars(union_all(*asked)))
 
 
 def _silent(plane: Plane) -> list[str]:

@@ -81,11 +81,14 @@ class SmallPlane:
             heard = [tuple(payload.split(":")) for payload in self.ear.heard(within_s=0, at_least=0)]
             ripe = list(dict.fromkeys([*heard, *((kind, row_id) for kind in TABLES for row_id in self._due(kind))]))
             for kind, row_id in ripe:
-                self.driver.reconcile(kind, row_id)
+                self.reconcile(kind, row_id)
             done += len(ripe)
             if not ripe:
                 return done
         raise AssertionError("the plane does not come to rest")
+
+    def reconcile(self, kind: str, row_id: str) -> None:
+        self.driver.reconcile(kind, row_id)
 
     def run(self, seconds: float, *, every: float = 0.5) -> None:
         """Time passes; plane and agents work."""

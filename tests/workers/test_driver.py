@@ -33,20 +33,20 @@ class Probe:
     TABLE: ClassVar[Any] = Cluster
     SPAN: ClassVar[timedelta] = timedelta(seconds=10)
 
-    def observe(self, session, row_id, now):
+    def observe(self, session, row_id, _now):
         self.calls.append("observe")
         return session.get(Cluster, row_id)
 
-    def plan(self, seen, now):
+    def plan(self, _seen, _now):
         return Decision(self.actions, self.again_in)
 
-    def act(self, seen, action):
+    def act(self, _seen, action):
         self.calls.append("act")
         if self.during:
             self.during()
         return f"did {action}"
 
-    def settle(self, session, row_id, results, now):
+    def settle(self, session, row_id, results, _now):
         self.calls.append(results)
         session.get_one(Cluster, row_id).failure_message = str(results)
         if self.during and not self.ACTS_OUTSIDE:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from tests.workers.providers.contract import spec
-
 from workers import orphans
 from workers.plane import Plane
 from workers.plans.node import Patience
