@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -122,8 +122,11 @@ def request_deletion(session: Session, cluster: Cluster, *, now: datetime) -> No
 
 
 def settle_cluster(session: Session, cluster: Cluster, new: ClusterState, *, why: str, now: datetime) -> None:
-    """Concludes a cluster's state. The caller has checked its lease in this transaction."""
+    """Concludes a cluster's state. In service, what its groups are specified as becomes what a rollback returns to."""
     move(session, CLUSTER, cluster, new, now=now)
+    if new is ClusterState.IN_SERVICE:
+        for group in queries.groups(session, cluster.id):
+            _keep(cluster, group)
     failed = new in (ClusterState.FAILED, ClusterState.ROLLING_BACK)
     if failed:
         cluster.failure_message = why
@@ -131,10 +134,9 @@ def settle_cluster(session: Session, cluster: Cluster, new: ClusterState, *, why
 
 
 def settle_group(session: Session, cluster: Cluster, group: InstanceGroup, new: GroupState, *, why: str, now: datetime) -> None:
-    """Concludes a group's state. In service, its specification becomes what a rollback returns to."""
+    """Concludes a group's state."""
     advance(GROUP, group, new, now=now)
-    if new is GroupState.IN_SERVICE:
-        group.settled = queries.specification(group)
+    _keep(cluster, group)
     level = {GroupState.FAILED: Level.ERROR, GroupState.DEGRADED: Level.WARN}.get(new, Level.INFO)
     events.record(
         session,
@@ -167,13 +169,6 @@ def settle_operations(session: Session, cluster: Cluster, *, now: datetime) -> N
     for operation in operations.open_of_cluster(session, cluster.id):
         advance(OPERATION, operation, OperationState.DONE, now=now)
         operation.ended_at = now
-
-
-def settle_specifications(groups: Iterable[InstanceGroup]) -> None:
-    """The cluster serves as specified: a rollback of the next update returns to this, also where a group's size has not changed."""
-    for group in groups:
-        if group.state is GroupState.IN_SERVICE:
-            group.settled = queries.specification(group)
 
 
 def put_tags(session: Session, resource_arn: str, tags: Mapping[str, str]) -> None:
@@ -242,6 +237,12 @@ def _change_group(group: InstanceGroup, spec: GroupSpec, now: datetime) -> dict[
     if is_moved and group.state not in (GroupState.CREATING, GroupState.UPDATING):
         advance(GROUP, group, GroupState.UPDATING, now=now)
     return before
+
+
+def _keep(cluster: Cluster, group: InstanceGroup) -> None:
+    """Remembers what a rollback returns to. Not before the cluster serves: a classic creation that fails takes back every group of it."""
+    if cluster.state is ClusterState.IN_SERVICE and group.state is GroupState.IN_SERVICE:
+        group.settled = queries.specification(group)
 
 
 def _counts(before: int, wanted: int, minimum: int) -> dict[str, Any]:

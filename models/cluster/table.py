@@ -36,7 +36,7 @@ class Cluster(Leased, Versioned, Timed, Base):
 class InstanceGroup(Timed, Base):
     """``spec`` is the caller's specification by wire name, verbatim; the counts in it are superseded by the columns.
 
-    ``settled`` is the specification at which the group was last in service: what a rollback returns to, None before the first time.
+    ``settled`` is the specification at which group and cluster were last in service: what a rollback returns to, None before the first time.
     """
 
     __tablename__ = "instance_group"

@@ -68,8 +68,6 @@ def _write(session: Session, cluster: Cluster, groups: dict[Any, InstanceGroup],
     match action:
         case plans.MoveCluster(new=new, why=why):
             changes.settle_cluster(session, cluster, new, why=why, now=now)
-            if new is ClusterState.IN_SERVICE:
-                changes.settle_specifications(groups.values())
         case plans.FinishOperations():
             changes.settle_operations(session, cluster, now=now)
         case plans.MoveGroup(group=group, new=new, why=why):
