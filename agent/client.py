@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from http import HTTPStatus
@@ -12,6 +13,8 @@ import httpx
 
 from agent.outbox import Numbered
 from everstep.protocol import Beat, Directive, Registration, Welcome
+
+log = logging.getLogger(__name__)
 
 _PATIENCE = httpx.Timeout(10.0, connect=3.0)
 _STREAM_PATIENCE = httpx.Timeout(10.0, connect=3.0, read=6.0)
@@ -70,7 +73,13 @@ class ControlPlane:
                     await answer.aread()
                     _raise_for(answer)
                 async for line in answer.aiter_lines():
-                    yield Directive.from_wire(json.loads(line)) if line.strip() else None
+                    try:
+                        directive = Directive.from_wire(json.loads(line)) if line.strip() else None
+                    except (ValueError, TypeError, AttributeError):
+                        # Of a newer control plane, perhaps: what it tells of other jobs must still be obeyed.
+                        log.exception("a directive cannot be read and is left out: %.500s", line)
+                        continue
+                    yield directive
         except httpx.HTTPError as error:
             raise Unreachable(_words(error)) from error
         message = "the control plane closed the directive stream"

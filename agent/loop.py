@@ -207,7 +207,7 @@ class Agent:
                     elif listed is not None:
                         self._assignments.end_unlisted(self._running_jobs(), listed)
                         listed = None
-            except (Unreachable, ValueError) as error:
+            except Unreachable as error:
                 tries += 1
                 if tries == 1:
                     log.info("directive stream ended: %s", error)

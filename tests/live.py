@@ -64,11 +64,11 @@ class Api:
     def post(self, path: str, body: Any, token: str | None = None) -> httpx.Response:
         headers = {"authorization": f"Bearer {token}"} if token else {}
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return httpx.post(f"{self.url}{path}", content=content, headers=headers, timeout=20.0)
+        return httpx.post(f"{self.url}{path}", content=content, headers=headers, timeout=20.0, verify=False)
 
     def answers(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/healthz").status_code == 200
+            return httpx.get(f"{self.url}/healthz", verify=False).status_code == 200
         except httpx.HTTPError:
             return False
 

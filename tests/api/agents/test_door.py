@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from api.agents import errors
+from api.operations import agents, reports
+from models import errors as domain
 from models.cluster.table import Cluster, InstanceGroup
 from models.job.states import ProcessState
 from models.job.table import Job, JobProcess, Step
@@ -217,3 +220,10 @@ def test_bodies_that_are_no_json_or_too_long_are_refused(api: ThreadedApi, place
     assert api.post("/agent/v1/reports", b"{", token).status_code == 400
     assert api.post("/agent/v1/reports", b" " * 5_000_000, token).status_code == 413
     assert api.post("/agent/v1/reports", {"boot": "boot-a", "reports": []}).status_code == 401
+
+
+def test_every_error_of_the_domain_has_a_status_at_this_door():
+    kinds = [kind for kind in vars(domain).values() if isinstance(kind, type) and issubclass(kind, domain.DomainError)]
+    for kind in [*kinds, agents.NodeGone, agents.OtherBoot, reports.BadReport]:
+        assert any(ancestor in errors.STATUSES for ancestor in kind.__mro__)
+    assert errors.STATUSES[agents.NodeGone] == 410

@@ -41,7 +41,7 @@ class Listening:
     def __init__(self, api: Api, token: str) -> None:
         self.lines: Queue[tuple[float, str]] = Queue()
         self.over = threading.Event()
-        self._client = httpx.Client(base_url=api.url, timeout=httpx.Timeout(10.0))
+        self._client = httpx.Client(base_url=api.url, timeout=httpx.Timeout(10.0), verify=False)
         self._thread = threading.Thread(target=self._read, args=(token,))
         self._thread.start()
 
