@@ -28,6 +28,7 @@ class Fence:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._group: dict[int, int] = {}
+        self._generation = 0
         self._before: dict[int, int] | None = None
         self._exempt: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
@@ -38,9 +39,10 @@ class Fence:
         return own
 
     @contextlib.contextmanager
-    def around_construction(self) -> Iterator[None]:
+    def around_construction(self, generation: int) -> Iterator[None]:
         """Everything that appears inside belongs to the group under construction; a cut inside cuts what has appeared so far."""
         with self._lock:
+            self._generation = generation
             self._before = _open_sockets()
             self._group = {}
         try:
@@ -50,12 +52,18 @@ class Fence:
                 self._group = self._appeared()
                 self._before = None
 
-    def cut(self) -> None:
-        """Shuts the group's sockets down. Harmless when there are none, and when repeated."""
+    def cut(self, below: int) -> bool:
+        """Shuts the group's sockets down, if it is of a generation below this one; says whether it was.
+
+        A thread that is late with its news must not cut the group that was built because of that very news. Harmless when repeated.
+        """
         with self._lock:
+            if self._generation >= below:
+                return False
             targets = self._appeared() if self._before is not None else dict(self._group)
             for inode, descriptor in targets.items():
                 _shut_down(descriptor, inode)
+        return True
 
     def _appeared(self) -> dict[int, int]:
         before = self._before or {}

@@ -7,6 +7,7 @@ agent, and then a newer generation is waited for. Nothing here waits without loo
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -80,7 +81,7 @@ class _Escape:
         return self._membership.is_superseded(self._number)
 
     def cut(self) -> None:
-        self._membership.cut()
+        self._membership.cut(self._number + 1)
 
     def failed(self, message: str) -> None:
         self._membership.tell_broken(self._number, message)
@@ -118,9 +119,9 @@ class Membership:
         watcher = self.watcher
         return watcher is not None and (watcher.is_dismissed or watcher.newest_number > number)
 
-    def cut(self) -> None:
-        self._fence.cut()
-        if self._accelerator is not None:
+    def cut(self, below: int) -> None:
+        """Makes whoever waits in a group of a generation below this one come free."""
+        if self._fence.cut(below) and self._accelerator is not None:
             self._accelerator.abort()
 
     def tell_broken(self, number: int, message: str) -> None:
@@ -131,10 +132,10 @@ class Membership:
         self._broken = number
         self.watcher.tell(ToAgent.BROKEN, generation=number, message=message[:500], at=time.time())
 
-    def _on_newer(self) -> None:
+    def _on_newer(self, number: int) -> None:
         """Called by the watcher as soon as it knows: whoever waits for a peer of the old generation comes free."""
         self._heard_at = time.time()
-        self.cut()
+        self.cut(number)
 
     # ------------------------------------------------------------ the training thread
 
@@ -195,19 +196,19 @@ class Membership:
         self._construction.uninstall()
         escape = _Escape(self, generation.number)
         meeting = RendezvousClient(generation, escape.is_superseded, self._fence, _MEETING_PATIENCE_S)
-        agreement = self._agree(meeting, generation, state)
-        phases.end("agreed")
-        self._build(generation, rank, escape, state)
-        phases.end("grouped")
-        faults.point("transfer")
-        source = agreement.sources[rank]
-        moved = self._take_state(source, agreement, generation, state)
-        meeting.request("set", key=f"held/{rank}", value="")
-        meeting.request("collect", prefix="held/", count=generation.world_size)
+        with contextlib.closing(meeting):
+            agreement = self._agree(meeting, generation, state)
+            phases.end("agreed")
+            self._build(generation, rank, escape, state)
+            phases.end("grouped")
+            faults.point("transfer")
+            source = agreement.sources[rank]
+            moved = self._take_state(source, agreement, generation, state)
+            meeting.request("set", key=f"held/{rank}", value="")
+            meeting.request("collect", prefix="held/", count=generation.world_size)
         if self._server is not None:
             self._server.publish(None)
         phases.end("transferred")
-        meeting.close()
         self._tell_reformed(source, moved, phases)
         return source
 
@@ -247,7 +248,7 @@ class Membership:
         self._store = RendezvousStore(client)
         store = dist.PrefixStore(f"g{generation.number}", self._store)
         faults.point("construct")
-        with self._fence.around_construction():
+        with self._fence.around_construction(generation.number):
             group = self._construction.build(store, rank, generation.world_size, escape)
         self._construction.install(group, store)
         state.regroup(dist.group.WORLD)

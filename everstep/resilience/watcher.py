@@ -27,7 +27,7 @@ _LONGEST_READ = 1 << 16
 class Watcher:
     """``newest`` is the newest generation heard of, member or not."""
 
-    def __init__(self, socket_path: str, process: str, on_newer: Callable[[], None]) -> None:
+    def __init__(self, socket_path: str, process: str, on_newer: Callable[[int], None]) -> None:
         self.newest: Generation | None = None
         self.is_dismissed = False
         self._path = socket_path
@@ -131,7 +131,7 @@ class Watcher:
             if generation.number <= self.newest_number:
                 return
             self.newest = generation
-            self._on_newer()
+            self._on_newer(generation.number)
         with self._news:
             self._news.notify_all()
 

@@ -36,7 +36,7 @@ class Escape:
         return self.superseded
 
     def cut(self) -> None:
-        self.fence.cut()
+        self.fence.cut(2)
 
     def failed(self, message: str) -> None:
         self.messages.append(message)
@@ -47,7 +47,7 @@ def pair() -> Iterator[tuple[list[GuardedGroup], Escape]]:
     """Two ranks in one process."""
     escape, store = Escape(Fence()), dist.HashStore()
     groups: list[GuardedGroup] = []
-    with escape.fence.around_construction():
+    with escape.fence.around_construction(1):
         builders = [threading.Thread(target=lambda r=rank: groups.append(_build(store, r, escape))) for rank in range(2)]
         for builder in builders:
             builder.start()
@@ -149,14 +149,15 @@ def test_a_retired_group_says_so() -> None:
 
 def test_the_fence_spares_listening_sockets_and_those_that_are_exempt() -> None:
     fence = Fence()
-    with socket.create_server(("127.0.0.1", 0)) as listener, fence.around_construction():
+    with socket.create_server(("127.0.0.1", 0)) as listener, fence.around_construction(1):
         ours = fence.exempt(socket.create_connection(listener.getsockname()))
         ours_far, _ = listener.accept()
         fence.exempt(ours_far)
         theirs = socket.create_connection(listener.getsockname())
         theirs_far, _ = listener.accept()
         fence.exempt(theirs_far)
-        fence.cut()
+        assert not fence.cut(1), "late news of the generation that the group belongs to"
+        assert fence.cut(2)
         assert theirs_far.recv(1) == b"", "the peer of a cut socket sees its end"
         ours.sendall(b"x")
         assert ours_far.recv(1) == b"x"
