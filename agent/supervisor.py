@@ -36,7 +36,7 @@ from . import processes
 from .processes import Exit, Exits, Record, Script
 from .ranks import Door
 from .rendezvous import Rendezvous
-from .zygotes import Zygote, ZygoteFailed
+from .zygotes import ZygoteFailed, Zygotes
 
 _PROGRESS_EVERY_S = 0.2
 _MOST_STEPS_A_REPORT = 200
@@ -80,10 +80,9 @@ class Supervisor:
         self._exits = Exits(state_dir / "exits.jsonl")
         self._processes: dict[str, _Running] = {}
         self._assignments: dict[str, Assignment] = {}
-        self._zygotes: dict[tuple[str, tuple[tuple[str, str], ...]], asyncio.Task[Zygote]] = {}
+        self._zygotes = Zygotes(self._exits.learn)
         self._steps: dict[tuple[str, int], list[StepReport]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._leaving: set[asyncio.Task[None]] = set()
 
     # ------------------------------------------------------------ what the agent calls
 
@@ -137,8 +136,7 @@ class Supervisor:
         await self._exits.stop()
         await self._door.stop()
         await self._rendezvous.stop()
-        self._stop_zygotes()
-        await asyncio.gather(*self._leaving)
+        await self._zygotes.stop()
         self._tell_progress()
 
     # ------------------------------------------------------------ what the processes say (Listener)
@@ -217,7 +215,7 @@ class Supervisor:
             "record_members": {"job": job, "process": process.id, "log": str(log)},
         }
         try:
-            zygote = await self._zygote(script.interpreter, common, job)
+            zygote = await self._zygotes.get(script.interpreter, common, self._log_path(job, "zygote"), job)
             pid = await zygote.fork(request)
         except ZygoteFailed:
             return False
@@ -230,19 +228,6 @@ class Supervisor:
         record = Record(job, process.id, str(log), child.pid, processes.start_time(child.pid) or 0)
         record.write(self._record_path(process.id))
         self._started(record, child)
-
-    async def _zygote(self, interpreter: str, environment: dict[str, str], job: str) -> Zygote:
-        """One for all processes of an (interpreter, environment); they share its start, and its failure."""
-        key = (interpreter, tuple(sorted(environment.items())))
-        if key not in self._zygotes:
-            zygote = Zygote(interpreter, environment, self._log_path(job, "zygote"), self._exits.learn)
-
-            async def started() -> Zygote:
-                await zygote.start()
-                return zygote
-
-            self._zygotes[key] = asyncio.get_running_loop().create_task(started())
-        return await asyncio.shield(self._zygotes[key])
 
     def _started(self, record: Record, child: Any = None) -> None:
         running = self._processes[record.process]
@@ -306,32 +291,20 @@ class Supervisor:
         self._record_path(process).unlink(missing_ok=True)
         if running is not None and not self._is_wanted(running.job):
             self._assignments.pop(running.job, None)
-        self._release_zygotes()
+        self._zygotes.release(self._is_wanted)
 
     def _forget_job(self, job: str) -> None:
         """Nothing of it is to run here. Its assignment is kept while something of it still does."""
         self._rendezvous.forget(job)
         if not self._is_wanted(job):
             self._assignments.pop(job, None)
-        self._release_zygotes()
+        self._zygotes.release(self._is_wanted)
 
     def _is_wanted(self, job: str) -> bool:
         """Something of it runs here, or should."""
         assignment = self._assignments.get(job)
         is_listed = assignment is not None and bool(assignment.processes)
         return is_listed or any(running.job == job for running in self._processes.values())
-
-    def _release_zygotes(self) -> None:
-        """Not before the last of their children is gone: a zygote is who knows how they ended."""
-        if not self._processes and not any(assignment.processes for assignment in self._assignments.values()):
-            self._stop_zygotes()
-
-    def _stop_zygotes(self) -> None:
-        for starting in self._zygotes.values():
-            leaving = asyncio.get_running_loop().create_task(_stop_zygote(starting))
-            self._leaving.add(leaving)
-            leaving.add_done_callback(self._leaving.discard)
-        self._zygotes = {}
 
     # ------------------------------------------------------------ reports
 
@@ -367,10 +340,6 @@ class Supervisor:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-async def _stop_zygote(starting: asyncio.Task[Zygote]) -> None:
-    await (await starting).stop()
 
 
 def _is_older(one: Generation | None, other: Generation | None) -> bool:

@@ -101,6 +101,47 @@ class Zygote:
         child.wait()
 
 
+class Zygotes:
+    """The zygotes of a node, one for all processes of an (interpreter, environment); each ends with the last job that uses it."""
+
+    def __init__(self, exited: Callable[[int, int], None]) -> None:
+        self._exited = exited
+        self._starting: dict[tuple[str, tuple[tuple[str, str], ...]], asyncio.Task[Zygote]] = {}
+        self._jobs: dict[tuple[str, tuple[tuple[str, str], ...]], set[str]] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    async def get(self, interpreter: str, environment: Mapping[str, str], log: Path, job: str) -> Zygote:
+        """Who asks for the same one shares its start, and its failure."""
+        key = (interpreter, tuple(sorted(environment.items())))
+        self._jobs.setdefault(key, set()).add(job)
+        if key not in self._starting:
+            zygote = Zygote(interpreter, environment, log, self._exited)
+            self._starting[key] = asyncio.get_running_loop().create_task(_started(zygote))
+        return await asyncio.shield(self._starting[key])
+
+    def release(self, is_wanted: Callable[[str], bool]) -> None:
+        """Ends those whose jobs are all over. Not before the last child is gone: a zygote is who knows how its children ended."""
+        for key, jobs in list(self._jobs.items()):
+            if not any(is_wanted(job) for job in jobs):
+                del self._jobs[key]
+                leaving = asyncio.get_running_loop().create_task(_stop(self._starting.pop(key)))
+                self._leaving.add(leaving)
+                leaving.add_done_callback(self._leaving.discard)
+
+    async def stop(self) -> None:
+        self.release(lambda _: False)
+        await asyncio.gather(*self._leaving, return_exceptions=True)
+
+
+async def _started(zygote: Zygote) -> Zygote:
+    await zygote.start()
+    return zygote
+
+
+async def _stop(starting: asyncio.Task[Zygote]) -> None:
+    await (await starting).stop()
+
+
 def _fail(waiting: asyncio.Future[Any]) -> None:
     if not waiting.done():
         waiting.set_exception(ZygoteFailed())
