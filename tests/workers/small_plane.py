@@ -193,9 +193,11 @@ class SmallPlane:
             report_stream(session, nodes.by_instance(session, instance_id, lock=True), is_open=False, now=self.clock.at)
 
     def speak_again(self, instance_id: str) -> None:
+        """An agent whose node has been given up meanwhile is told so, and says nothing more."""
         self.dead.discard(instance_id)
         with unit_of_work(self.sessions) as session:
-            report_stream(session, nodes.by_instance(session, instance_id, lock=True), is_open=True, now=self.clock.at)
+            for node in session.query(Node).filter(Node.instance_id == instance_id, Node.state != NodeState.GONE).with_for_update():
+                report_stream(session, node, is_open=True, now=self.clock.at)
 
     def exit(self, process_id: str, **facts) -> None:
         with unit_of_work(self.sessions) as session:
