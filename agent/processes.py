@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ _STATUS_PATIENCE_S = 1.0
 _STATUS_POLL_S = 0.01
 _TAIL_BYTES = 4096
 _TAIL_LINES = 40
-MASTER_PORT = 29500
+_MASTER_PORTS = range(29500, 32500)
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,7 @@ def process_environment(
         "EVERSTEP_GENERATION": str(generation.number if generation else 0),
         "LOCAL_RANK": str(process.local_rank),
         "MASTER_ADDR": generation.members[0].address if generation else address,
-        "MASTER_PORT": str(MASTER_PORT),
+        "MASTER_PORT": str(_master_port(job, generation)),
     }
     rank = generation.rank_of(process.id) if generation else None
     if generation is not None and rank is not None:
@@ -221,6 +222,12 @@ def process_environment(
         environment["GROUP_RANK"] = str(nodes.index(here))
         environment["LOCAL_WORLD_SIZE"] = str(sum(member.node == here for member in generation.members))
     return environment
+
+
+def _master_port(job: str, generation: Generation | None) -> int:
+    """The same on every node, and another for each job and generation, so that scripts of their own rendezvous seldom meet others'."""
+    number = generation.number if generation else 0
+    return _MASTER_PORTS[zlib.crc32(f"{job}/{number}".encode()) % len(_MASTER_PORTS)]
 
 
 @dataclass(frozen=True)

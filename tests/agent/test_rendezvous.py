@@ -111,7 +111,7 @@ def test_a_client_gives_way_without_the_servers_help() -> None:
         began = time.monotonic()
         with pytest.raises(Superseded):
             await waiting
-        assert time.monotonic() - began < 0.5
+        assert time.monotonic() - began < 2.0
 
     serve(scenario)
 

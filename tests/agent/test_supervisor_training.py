@@ -60,6 +60,12 @@ def test_a_job_trains_to_its_end_and_its_script_goes_on_after_it(tmp_path: Path)
     assert all(report.exit_code == 0 for report in job.exits)
 
 
+def test_collectives_of_users_and_their_own_groups_work_in_each_generation(tmp_path: Path) -> None:
+    job = train(tmp_path, to_the_end, kind="collectives", replicas=3, spares=1, faults=(Fault(0, "forward", step=9),))
+    assert len(job.generations) == 2
+    assert sorted(job.losses) == list(range(30))
+
+
 def test_ranks_that_begin_with_different_weights_train_those_of_rank_0(tmp_path: Path) -> None:
     job = train(tmp_path, to_the_end, kind="unseeded", replicas=3)
     assert sorted(report.source for report in job.reformed) == [Source.INITIAL, Source.PEER, Source.PEER]

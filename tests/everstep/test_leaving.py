@@ -114,7 +114,7 @@ def test_a_collective_without_a_peer_is_left_when_a_newer_generation_comes() -> 
         began = time.monotonic()
         with pytest.raises((Unwind, CollectiveFailed)):
             groups[0].allreduce([torch.ones(10)]).wait()
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < 3.0
 
 
 def test_a_future_fails_as_a_cpp_error_when_its_collective_is_left() -> None:
