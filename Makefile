@@ -10,7 +10,7 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: demo test check format bench up down venv clean
+.PHONY: demo test check generate format bench up down venv clean
 
 demo: venv ## the main job, end to end, on this machine
 	$(BIN)/everstep demo
@@ -23,7 +23,13 @@ check: venv ## what CI runs besides the tests: lint, format, types, import contr
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m api.openapi --check
 	$(BIN)/python -m pytest -q tests/architecture
+
+generate: venv ## writes the files that are made from the code; check fails when one is stale
+	$(BIN)/python -m models.states_page docs/states.md
+	$(BIN)/python -m api.aws.document > docs/wire.md
+	$(BIN)/python -m api.openapi
 
 format: venv
 	$(BIN)/ruff check --fix .

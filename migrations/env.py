@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from alembic import context
+from sqlalchemy import Connection
 
 from models.registry import metadata
 from models.session import connect
@@ -24,7 +25,7 @@ def run() -> None:
     engine.dispose()
 
 
-def _migrate(connection):  # type: ignore[no-untyped-def]
+def _migrate(connection: Connection) -> None:
     context.configure(connection=connection, target_metadata=metadata, compare_type=True)
     connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
     with context.begin_transaction():

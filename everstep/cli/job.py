@@ -18,8 +18,8 @@ from rich.console import Console
 from everstep import documents
 from everstep.cli import job_shown
 from everstep.cli.job_shown import ENDED
-from everstep.cli.rest import BAD_INPUT, Rest, RestError
 from everstep.embedded.home import DEFAULT_HOME
+from everstep.rest import BAD_INPUT, Rest, RestError
 
 app = typer.Typer(help="Training jobs.", no_args_is_help=True)
 

@@ -21,11 +21,10 @@ def draw(ledger: Ledger, path: Path) -> None:
     mpl.use("Agg")
     figure = Figure(figsize=(11, 8.5), layout="constrained")
     figure.suptitle("Everstep: a node was killed, the training went on", fontsize=16, color=_INK)
-    loss, below = figure.subfigures(2, 1, height_ratios=(3, 2))
-    _loss_curve(loss.subplots(), ledger)
-    membership, goodput = below.subplots(1, 2, width_ratios=(3, 2))
-    _membership(membership, ledger)
-    _recovery(goodput, ledger)
+    grid = figure.add_gridspec(2, 2, height_ratios=(3, 2), width_ratios=(3, 2))
+    _loss_curve(figure.add_subplot(grid[0, :]), ledger)
+    _membership(figure.add_subplot(grid[1, 0]), ledger)
+    _recovery(figure.add_subplot(grid[1, 1]), ledger)
     figure.savefig(path, dpi=120)
 
 
@@ -67,7 +66,7 @@ def _recovery(axes: Axes, ledger: Ledger) -> None:
     """The recovery as a staircase from the kill to the first step, and the goodput of the whole job."""
     before = 0.0
     marks: list[tuple[str, Any]] = list(ledger.timeline().items())
-    for row, (name, at) in enumerate(marks):
+    for row, (_, at) in enumerate(marks):
         axes.barh(row, max(0.0, at - before), left=before, color=_CURVE, alpha=0.8)
         axes.text(max(at, before), row, f" {at:.2f} s", va="center", fontsize=9, color=_INK)
         before = max(before, at)

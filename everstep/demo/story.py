@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import boto3
 from botocore.exceptions import ClientError
 
-from everstep.cli.rest import Rest, RestError
 from everstep.demo.ledger import RECOVERED, Ledger
 from everstep.embedded import procfs
 from everstep.protocol import NODE_ID_VARIABLE
+from everstep.rest import Rest, RestError
+from everstep.testing.faults import Fault
 
 ROLE = "arn:aws:iam::123456789012:role/everstep-demo"
 INSTANCE_TYPE = "ml.c5.large"
 MEMBERS = 4
 SPARES = 1
 ENDED = ("Succeeded", "Failed", "Stopped")
+
+PHASES = {
+    "forward": ("forward", 20.0),
+    "backward": ("backward", 0.0),
+    "all-reduce": ("backward", 60.0),
+    "vote": ("vote", 0.0),
+    "update": ("mid-update", 0.0),
+    "after-update": ("after-update", 0.0),
+}
+"""Phase → the point of ``everstep.testing.faults``, and the longest delay after it in milliseconds, of which a part is drawn.
+
+DDP's all-reduce runs while the backward pass does, so it is struck by a delay after the middle of that.
+"""
 
 _POLL_SECONDS = 0.2
 _CLUSTER_SECONDS = 60.0
@@ -38,9 +54,13 @@ class DemoError(Exception):
 
 
 class Story:
-    """One run of the plot. ``exports`` are the variables that ``everstep env`` prints; ``seed`` draws the node and the step of the kill."""
+    """One run of the plot.
 
-    def __init__(self, exports: dict[str, str], *, steps: int, seed: int, tell: Tell, phase: str | None = None) -> None:
+    ``exports`` are the variables that ``everstep env`` prints, ``home`` the stack's directory; ``seed`` draws the node and the step of the
+    kill. ``phase``, one of ``PHASES``, kills the node from inside, in that phase of the step; without it the kill comes from outside.
+    """
+
+    def __init__(self, exports: dict[str, str], home: Path, *, steps: int, seed: int, tell: Tell, phase: str | None = None) -> None:
         self.ledger = Ledger()
         self._random = random.Random(seed)  # noqa: S311  (a plot, not a secret)
         self._steps = steps
@@ -55,6 +75,7 @@ class Story:
         )
         self._rest = Rest(exports["EVERSTEP_URL"], exports["EVERSTEP_TOKEN"])
         self._name = f"demo-{seed}-{int(time.time())}"
+        self._faults = home / f"{self._name}.faults"
 
     def run(self) -> Ledger:
         """Plays it to the end.
@@ -64,7 +85,7 @@ class Story:
         """
         with self._cluster():
             self._submit()
-            self._train_until(self._random.randint(self._steps // 3, self._steps // 2))
+            self._train_until(1 if self._phase else self._random.randint(self._steps // 3, self._steps // 2))
             self._kill_a_node()
             self._train_on()
             self._await_full_cluster()
@@ -132,18 +153,24 @@ class Story:
         except RestError as error:
             message = f"the job was refused: {error}"
             raise DemoError(message) from error
-        self._tell(f"job {self.ledger.job_id} submitted: a GPT of a million parameters, data parallel on {MEMBERS} nodes", self.ledger)
+        self._tell(
+            f"job {self.ledger.job_id} submitted: a GPT of a million parameters, data parallel on {MEMBERS} nodes", self.ledger
+        )
 
     def _fault(self) -> dict[str, str]:
-        """A kill from inside, at one phase of a step, where the plot asks for that instead of a kill from outside."""
+        """A kill from inside, in one phase of a step, where the plot asks for that instead of a kill from outside."""
         if self._phase is None:
             return {}
+        point, after_ms = PHASES[self._phase]
         step = self._random.randint(self._steps // 3, self._steps // 2)
-        return {"EVERSTEP_FAULTS": f"kill-node@rank={self._random.randrange(MEMBERS)},step={step},phase={self._phase}"}
+        fault = Fault(
+            self._random.randrange(MEMBERS), point, step=step, kind="kill-node", after_ms=self._random.uniform(0.0, after_ms)
+        )
+        self._faults.write_text(json.dumps([asdict(fault)]))
+        return {"EVERSTEP_FAULTS": str(self._faults)}
 
     def _train_until(self, step: int) -> None:
-        if self._phase is None:
-            self._await(f"step {step}", lambda: self._look()["step"] >= step, _JOB_SECONDS)
+        self._await(f"step {step}", lambda: self._look()["step"] >= step, _JOB_SECONDS)
 
     def _kill_a_node(self) -> None:
         job = self._look()
@@ -161,21 +188,12 @@ class Story:
         self.ledger.survivors = {process["process_id"]: process["pid"] for process in members if process["instance_id"] != victim}
 
     def _await_inner_kill(self, members: list[dict[str, Any]]) -> None:
-        def is_struck() -> bool:
-            nodes = {process["instance_id"] for process in members}
-            dead = [node for node in nodes if not any(procfs.find(lambda env, node=node: env.get(NODE_ID_VARIABLE) == node))]
-            for node in dead:
-                self.ledger.killed, self.ledger.killed_at = node, time.time()
-                self._note_survivors(members, node)
-            return bool(dead)
-
-        members = members or self._members_when_training()
-        self._await(f"the kill in phase {self._phase}", is_struck, _JOB_SECONDS)
-        self._tell(f"node {self.ledger.killed} killed itself in phase {self._phase}", self.ledger)
-
-    def _members_when_training(self) -> list[dict[str, Any]]:
-        self._await("the first step", lambda: self._look()["step"] > 0, _JOB_SECONDS)
-        return [process for process in self._look()["processes"] if process["rank"] is not None]
+        claim = self._faults.with_name(self._faults.name + ".fired") / "0"
+        self._await(f"the kill in phase {self._phase}", lambda: claim.exists() and claim.read_text(), _JOB_SECONDS)
+        struck = json.loads(claim.read_text())
+        self._note_survivors(members, struck["node"])
+        self.ledger.killed, self.ledger.killed_at = struck["node"], struck["at"]
+        self._tell(f"node {self.ledger.killed} was killed in phase {self._phase}", self.ledger)
 
     def _train_on(self) -> None:
         def has_recovered() -> bool:
@@ -209,7 +227,7 @@ class Story:
         self._tell("", self.ledger)
         return job
 
-    def _await(self, what: str, is_so: Callable[[], bool], seconds: float) -> None:
+    def _await(self, what: str, is_so: Callable[[], object], seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while not is_so():
             if time.monotonic() > deadline:

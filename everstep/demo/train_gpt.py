@@ -54,7 +54,8 @@ class Block(nn.Module):
         query, key, value = split.permute(2, 0, 3, 1, 4)
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.mixing(mixed.transpose(1, 2).reshape(batch, time, width))
-        return x + self.feed(self.before_feed(x))
+        fed: Tensor = self.feed(self.before_feed(x))
+        return x + fed
 
 
 class GPT(nn.Module):
@@ -70,7 +71,8 @@ class GPT(nn.Module):
 
     def forward(self, codes: Tensor) -> Tensor:
         x = self.codes(codes) + self.places[: codes.shape[1]]
-        return self.head(self.norm(self.blocks(x)))
+        logits: Tensor = self.head(self.norm(self.blocks(x)))
+        return logits
 
 
 def main() -> None:

@@ -48,7 +48,7 @@ def init() -> Run:
         if seen.socket_path is None and (seen.expected_world_size or 1) > 1:
             raise NotInAJob
         if seen.faults_path is not None:
-            faults.arm(seen.faults_path)
+            faults.arm(seen.faults_path, node=seen.node)
         _Current.membership = Membership(seen, NcclGroups() if torch.cuda.is_available() else None)
         _Current.run = Run(seen, _Current.membership)
     return _Current.run

@@ -107,6 +107,8 @@ class Run:
     # ------------------------------------------------------------ for resilient
 
     def attach(self, state: State) -> None:
+        if self._state is not state:
+            faults.hook(state.model, state.optimizer)
         self._state = state
 
     def begin_rehearsal(self) -> None:

@@ -7,6 +7,8 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from everstep.protocol import NODE_ID_VARIABLE
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -19,6 +21,7 @@ class Settings:
     seed: int
     expected_world_size: int | None
     faults_path: str | None
+    node: str | None = None
 
 
 def read(environment: Mapping[str, str] | None = None) -> Settings:
@@ -32,4 +35,5 @@ def read(environment: Mapping[str, str] | None = None) -> Settings:
         seed=int(seen.get("EVERSTEP_SEED", "0")),
         expected_world_size=expected or None,
         faults_path=seen.get("EVERSTEP_FAULTS") or None,
+        node=seen.get(NODE_ID_VARIABLE),
     )

@@ -13,7 +13,7 @@ from everstep.embedded.home import Home
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory):
     home = Home.at(tmp_path_factory.mktemp("stack"))
-    control.start_detached(home, 0, os.environ, lambda _service, _state: None)
+    control.start_detached(home, 0, {**os.environ, "EVERSTEP_LOCAL_CAPACITY": "12"}, lambda _service, _state: None)
     try:
         yield Stack(home, control.exports(home))
     finally:

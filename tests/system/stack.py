@@ -13,7 +13,7 @@ from pathlib import Path
 import boto3
 from botocore.exceptions import ClientError, EndpointConnectionError, HTTPClientError
 
-from everstep.cli.rest import Rest, RestError
+from everstep.rest import Rest, RestError
 from everstep.demo.story import kill_node
 from everstep.embedded import procfs, state
 from everstep.embedded.home import Home

@@ -102,11 +102,11 @@ def test_a_killed_node_is_replaced_and_keeps_its_logical_id(stack, cluster_name)
 
 
 def test_a_group_that_finds_no_capacity_rolls_a_classic_cluster_back_with_the_reason(stack, cluster_name):
-    stack.sagemaker.create_cluster(ClusterName=cluster_name, InstanceGroups=[group("workers", 1), group("too-many", 500)])
+    stack.sagemaker.create_cluster(ClusterName=cluster_name, InstanceGroups=[group("workers", 1), group("too-many", 30)])
     until("failed", lambda: stack.status(cluster_name) == "Failed", 90)
     message = stack.sagemaker.describe_cluster(ClusterName=cluster_name)["FailureMessage"]
     assert "too-many" in message
-    assert "capacity" in message
+    assert "all 12 hosts" in message
     until("nothing left running", lambda: not stack.nodes(cluster_name))
 
 

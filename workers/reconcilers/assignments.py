@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -38,18 +37,21 @@ def _assignment(job: Job, processes: list[JobProcess], membership: Membership | 
     listed = sorted(processes, key=lambda process: (process.local_rank, process.id))
     return Assignment(
         job=job.id,
-        launch=_launch(job.spec),
+        launch=_launch(job),
         processes=tuple(Process(id=one.id, rank=one.rank, local_rank=one.local_rank) for one in listed),
         generation=membership if processes else None,
         grace_s=float(job.spec.get("grace_s", 10.0)),
     )
 
 
-def _launch(spec: dict[str, Any]) -> Launch:
+def _launch(job: Job) -> Launch:
+    """``WORLD_SIZE`` is there before the first generation is: a process rehearses with a batch of about the right size."""
+    spec = job.spec
+    own = {"WORLD_SIZE": str(job.replicas * job.processes_per_node)}
     return Launch(
         command=tuple(str(word) for word in spec["command"]),
         working_dir=str(spec.get("working_dir") or "/"),
-        env={str(name): str(value) for name, value in (spec.get("env") or {}).items()},
+        env=own | {str(name): str(value) for name, value in (spec.get("env") or {}).items()},
         seed=int(spec.get("seed") or 0),
     )
 
