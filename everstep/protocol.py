@@ -23,6 +23,8 @@ from typing import Any, Self
 
 PROTOCOL_VERSION = 1
 NODE_ID_VARIABLE = "EVERSTEP_NODE_ID"
+FAULTS_VARIABLE = "EVERSTEP_FAULTS"
+"""A file of faults to inject (``everstep.testing.faults``): the one variable of ours that a job file may set."""
 
 
 class Wire:

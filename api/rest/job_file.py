@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
 from pydantic.alias_generators import to_pascal
 
+from everstep.protocol import FAULTS_VARIABLE
 from models.errors import Invalid, Unsupported
 
 LATER: Final = {
@@ -59,7 +60,7 @@ class JobFile(BaseModel):
             if not _VARIABLE.fullmatch(name):
                 message = f"{name!r} is no name of an environment variable"
                 raise ValueError(message)
-            if name in _RESERVED or name.startswith("EVERSTEP_"):
+            if name in _RESERVED or (name.startswith("EVERSTEP_") and name != FAULTS_VARIABLE):
                 message = f"{name} is set by Everstep itself for every process"
                 raise ValueError(message)
             if "\0" in value:

@@ -18,7 +18,7 @@ from botocore.exceptions import ClientError
 
 from everstep.demo.ledger import RECOVERED, Ledger
 from everstep.embedded import procfs
-from everstep.protocol import NODE_ID_VARIABLE
+from everstep.protocol import FAULTS_VARIABLE, NODE_ID_VARIABLE
 from everstep.rest import Rest, RestError
 from everstep.testing.faults import Fault
 
@@ -167,7 +167,7 @@ class Story:
             self._random.randrange(MEMBERS), point, step=step, kind="kill-node", after_ms=self._random.uniform(0.0, after_ms)
         )
         self._faults.write_text(json.dumps([asdict(fault)]))
-        return {"EVERSTEP_FAULTS": str(self._faults)}
+        return {FAULTS_VARIABLE: str(self._faults)}
 
     def _train_until(self, step: int) -> None:
         self._await(f"step {step}", lambda: self._look()["step"] >= step, _JOB_SECONDS)

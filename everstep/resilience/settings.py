@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from everstep.protocol import NODE_ID_VARIABLE
+from everstep.protocol import FAULTS_VARIABLE, NODE_ID_VARIABLE
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,6 @@ def read(environment: Mapping[str, str] | None = None) -> Settings:
         address=seen.get("EVERSTEP_NODE_ADDRESS", "127.0.0.1"),
         seed=int(seen.get("EVERSTEP_SEED", "0")),
         expected_world_size=expected or None,
-        faults_path=seen.get("EVERSTEP_FAULTS") or None,
+        faults_path=seen.get(FAULTS_VARIABLE) or None,
         node=seen.get(NODE_ID_VARIABLE),
     )

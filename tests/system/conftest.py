@@ -4,10 +4,10 @@ import os
 import time
 
 import pytest
-from tests.system.stack import Stack
 
 from everstep.embedded import control
 from everstep.embedded.home import Home
+from tests.system.stack import Stack
 
 
 @pytest.fixture(scope="session")

@@ -13,11 +13,11 @@ from pathlib import Path
 import boto3
 from botocore.exceptions import ClientError, EndpointConnectionError, HTTPClientError
 
-from everstep.rest import Rest, RestError
 from everstep.demo.story import kill_node
 from everstep.embedded import procfs, state
 from everstep.embedded.home import Home
 from everstep.protocol import NODE_ID_VARIABLE
+from everstep.rest import Rest, RestError
 
 ROLE = "arn:aws:iam::123456789012:role/test"
 SCRIPT = Path(__file__).with_name("small_job.py")
@@ -135,8 +135,7 @@ class Stack:
         found = state.read(self.home)
         key = found.services[service].key
         if key is not None:
-            children = [child for child in _children(key.pid)]
-            procfs.send([key, *children], signal.SIGKILL)
+            procfs.send([key, *_children(key.pid)], signal.SIGKILL)
 
     def await_ready(self, seconds: float = 45.0) -> None:
         until("ready again", lambda: self.rest.get("/readyz"), seconds)
@@ -145,9 +144,7 @@ class Stack:
         kill_node(instance_id)
 
     def agent_of(self, instance_id: str) -> procfs.ProcessKey | None:
-        return next(
-            (key for key in procfs.find(lambda env: env.get(NODE_ID_VARIABLE) == instance_id) if _is_agent(key.pid)), None
-        )
+        return next((key for key in procfs.find(lambda env: env.get(NODE_ID_VARIABLE) == instance_id) if _is_agent(key.pid)), None)
 
     def hosts(self) -> set[str]:
         """The instance ids of which anything is alive in this home, by the kernel's word."""

@@ -4,6 +4,7 @@ import random
 import threading
 
 import pytest
+
 from tests.system.stack import UNREACHABLE, ClientError, group, until
 
 SERVICES = ("api", "worker-fast", "worker-slow", "beat", "relay", "valkey", "postgres")

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 from botocore.exceptions import ClientError
+
 from tests.system.stack import aws, group, until
 
 SEQUENCE = re.compile(r"(Creating,)+(InService,)+(Updating,)*(InService,)*(Deleting,)+gone,")
@@ -71,7 +72,9 @@ def test_a_scale_down_ends_exactly_as_many_nodes_as_were_asked_for(stack, cluste
 
 def test_the_aws_command_line_drives_a_cluster_from_creation_to_deletion(stack, cluster_name):
     groups = json.dumps([group("workers", 1)])
-    created = aws(stack, "create-cluster", "--cluster-name", cluster_name, "--instance-groups", groups, "--node-recovery", "Automatic")
+    created = aws(
+        stack, "create-cluster", "--cluster-name", cluster_name, "--instance-groups", groups, "--node-recovery", "Automatic"
+    )
     assert created.returncode == 0, created.stderr
     arn = json.loads(created.stdout)["ClusterArn"]
     until("in service", lambda: stack.status(cluster_name) == "InService" and stack.running(cluster_name))

@@ -4,9 +4,9 @@ import os
 import signal
 
 import pytest
-from tests.system.stack import group, until
 
 from everstep.embedded import procfs
+from tests.system.stack import group, until
 
 
 @pytest.fixture(scope="module")
