@@ -38,7 +38,6 @@ class Plane:
     clock: Clock
     driver: Driver
     provider: Provider
-    node_patience: NodePatience
 
 
 def build(settings: Settings, sessions: Sessions, clock: Clock) -> Plane:
@@ -51,7 +50,7 @@ def build(settings: Settings, sessions: Sessions, clock: Clock) -> Plane:
         Job.KIND: JobReconciler(JobPatience(reform=settings.reform_patience)),
     }
     owner = f"{socket.gethostname()}:{os.getpid()}"
-    return Plane(sessions, clock, Driver(sessions, clock, owner, reconcilers), provider, node_patience)
+    return Plane(sessions, clock, Driver(sessions, clock, owner, reconcilers), provider)
 
 
 @cache

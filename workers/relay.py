@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 import psycopg
 from psycopg import sql
 
+from models.job.table import Job
 from models.notify import NUDGE
 from workers import sweep, tasks
 from workers.plane import LANES, Plane, plane
@@ -53,8 +54,8 @@ def relay(database_url: str, of: Plane, ask: Ask) -> None:
 
 
 def send(heard: Iterable[str], ask: Ask) -> None:
-    """Sends each row of a burst once, in the order of the first mention. A payload that is none of ours is ignored."""
-    for payload in dict.fromkeys(heard):
+    """Sends each row of a burst once, jobs first: a recovery is worth more than anything else. A payload that is none of ours is ignored."""
+    for payload in sorted(dict.fromkeys(heard), key=lambda payload: not payload.startswith(f"{Job.KIND}:")):
         kind, _, row_id = payload.partition(":")
         if kind in LANES and row_id:
             ask(kind, row_id)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from sqlalchemy import exists, literal, select, union_all
 
 from models.node import queries as nodes
+from models.node.liveness import suspicious_silence
 from models.node.table import Node
 from models.session import unit_of_work
 from workers.plane import Plane
@@ -38,4 +39,4 @@ def ripe_kinds(plane: Plane) -> list[str]:
 def _silent(plane: Plane) -> list[str]:
     """Nodes without a beat. Found by one query over all of them: a timer for each would cost a reconciliation a node every few seconds."""
     with unit_of_work(plane.sessions) as session:
-        return nodes.silent(session, before=plane.clock.now() - plane.node_patience.beats, limit=_BATCH)
+        return nodes.silent(session, before=plane.clock.now() - suspicious_silence(nodes.population(session)), limit=_BATCH)

@@ -13,12 +13,14 @@ from workers import sweep as sweeping
 from workers.plane import LANES, plane
 
 log = logging.getLogger(__name__)
+HINT_S = 60
+"""A hint that nobody took for so long has been repeated since."""
 celery = Celery("everstep")
 
 
 def ask(kind: str, row_id: str) -> None:
     """Sends the hint that a row wants a look, to the lane of its kind."""
-    reconcile.apply_async((kind, row_id), queue=LANES[kind], retry=False)
+    reconcile.apply_async((kind, row_id), queue=LANES[kind], retry=False, expires=HINT_S)
 
 
 @celery.task(name="reconcile")  # type: ignore[untyped-decorator]

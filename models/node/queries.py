@@ -45,6 +45,11 @@ def silent(session: Session, *, before: datetime, limit: int) -> list[str]:
     return list(session.scalars(wanted.order_by(Node.id).limit(limit)))
 
 
+def population(session: Session) -> int:
+    """How many nodes are not gone, in all clusters."""
+    return session.scalar(select(func.count()).select_from(Node).where(Node.state != NodeState.GONE)) or 0
+
+
 def not_gone(session: Session, ids: Sequence[str]) -> set[str]:
     """Those of these nodes that exist and are not gone."""
     return set(session.scalars(select(Node.id).where(Node.id.in_(ids), Node.state != NodeState.GONE)))

@@ -102,10 +102,10 @@ def test_work_flows_through_both_lanes_and_does_so_without_the_relay_too(program
     until(lambda: has_failed(sessions, second), "an answer without the relay")
 
 
-def test_a_burst_of_notifications_is_one_message_a_row():
+def test_a_burst_of_notifications_is_one_message_a_row_and_jobs_come_first():
     sent = []
-    send(["job:a", "node:n", "job:a", "job:b", "node:n"], lambda kind, row_id: sent.append((kind, row_id)))
-    assert sent == [("job", "a"), ("node", "n"), ("job", "b")]
+    send(["node:n", "job:a", "cluster:c", "job:a", "job:b", "node:n"], lambda kind, row_id: sent.append((kind, row_id)))
+    assert sent == [("job", "a"), ("job", "b"), ("node", "n"), ("cluster", "c")]
 
 
 @pytest.mark.parametrize("payload", ["", "job", "job:", "shoe:1", ":x"])

@@ -3,13 +3,12 @@ from __future__ import annotations
 from tests.workers.providers.contract import spec
 from workers import orphans
 from workers.plane import Plane
-from workers.plans.node import Patience
 
 
 def test_a_host_that_belongs_to_no_node_is_released_and_no_other(plane):
     cluster_id = plane.serving(2)
     plane.provider.launch(spec())
-    here = Plane(plane.sessions, plane.clock, plane.driver, plane.provider, Patience())
+    here = Plane(plane.sessions, plane.clock, plane.driver, plane.provider)
     assert orphans.release(here) == 1
     assert {host.claim for host in plane.provider.hosts()} == {node.id for node in plane.nodes(cluster_id)}
     assert orphans.release(here) == 0

@@ -4,11 +4,10 @@ from datetime import timedelta
 
 from workers import sweep
 from workers.plane import Plane
-from workers.plans.node import Patience
 
 
 def small(plane) -> Plane:
-    return Plane(plane.sessions, plane.clock, plane.driver, plane.provider, Patience())
+    return Plane(plane.sessions, plane.clock, plane.driver, plane.provider)
 
 
 def test_only_kinds_with_rows_that_are_due_are_swept(plane):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
@@ -12,7 +12,9 @@ from models.cluster.table import Cluster
 from models.job import queries as jobs
 from models.job.table import Job
 from models.move import wake
+from models.node import queries as nodes
 from models.node.changes import settle_failed, settle_lost, settle_node
+from models.node.liveness import suspicious_silence
 from models.node.states import NodeState
 from models.node.table import Node
 from models.notify import nudge
@@ -30,7 +32,7 @@ class NodeReconciler:
     SPAN: ClassVar[timedelta] = timedelta(seconds=5)
     ACTS_OUTSIDE: ClassVar[bool] = False
 
-    def observe(self, session: Session, row_id: str, _now: datetime) -> plans.NodeSeen | None:
+    def observe(self, session: Session, row_id: str, now: datetime) -> plans.NodeSeen | None:
         node = session.get(Node, row_id)
         if node is None:
             return None
@@ -50,8 +52,14 @@ class NodeReconciler:
             host_word_at=node.host_word_at,
             given_up=jobs.given_up_on(session, row_id, since=silent_since) if silent_since else 0,
             is_recovered=cluster.settings.get("NodeRecovery") != "None",
-            patience=self.patience,
+            patience=self._patience(session, node, now),
         )
+
+    def _patience(self, session: Session, node: Node, now: datetime) -> Patience:
+        """With very many nodes each beats more slowly. They are only counted for one that would be suspected of silence otherwise."""
+        if node.last_seen is None or now - node.last_seen <= self.patience.beats:
+            return self.patience
+        return replace(self.patience, beats=suspicious_silence(nodes.population(session)))
 
     def plan(self, seen: plans.NodeSeen, now: datetime) -> Decision[plans.Action]:
         return plans.plan(seen, now)
