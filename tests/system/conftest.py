@@ -15,7 +15,9 @@ def stack(tmp_path_factory):
     home = Home.at(tmp_path_factory.mktemp("stack"))
     control.start_detached(home, 0, {**os.environ, "EVERSTEP_LOCAL_CAPACITY": "12"}, lambda _service, _state: None)
     try:
-        yield Stack(home, control.exports(home))
+        stack = Stack(home, control.exports(home))
+        yield stack
+        stack.close()
     finally:
         control.shut_down(home)
 

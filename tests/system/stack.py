@@ -64,6 +64,11 @@ class Stack:
     def rest(self) -> Rest:
         return Rest(self.exports["EVERSTEP_URL"], self.exports["EVERSTEP_TOKEN"])
 
+    def close(self) -> None:
+        self.sagemaker.close()
+        with self.rest:
+            pass
+
     # ------------------------------------------------------------------ clusters
 
     def status(self, name: str) -> str:

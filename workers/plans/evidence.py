@@ -59,10 +59,13 @@ def faults(seen: JobSeen) -> list[ProcessSeen]:
 
 
 def told_fault(process: ProcessSeen) -> str:
+    """What the user needs to see of it."""
     if process.failure:
         return process.failure
-    how = f"was killed by signal {process.signal}" if process.signal else f"exited with code {process.exit_code}"
-    return f"The process on node {process.node} {how}."
+    how = (
+        f"A process was killed by signal {process.signal}" if process.signal else f"A process exited with code {process.exit_code}"
+    )
+    return f"{how}. The end of its log:\n{process.last_words}" if process.last_words else f"{how}, without a word in its log."
 
 
 def evidence_at(seen: JobSeen, generation: GenerationSeen, dead: list[ProcessSeen]) -> datetime | None:

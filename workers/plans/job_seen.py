@@ -47,6 +47,8 @@ class NodeSeen:
 
 @dataclass(frozen=True)
 class ProcessSeen:
+    """``failure`` is what user code raised inside the training function; ``last_words`` the end of its log, where it failed elsewhere."""
+
     id: ProcessId
     node: NodeId
     local_rank: int
@@ -56,6 +58,7 @@ class ProcessSeen:
     broken: int = 0
     broken_at: datetime | None = None
     failure: str | None = None
+    last_words: str | None = None
     exit_code: int | None = None
     signal: int | None = None
 
