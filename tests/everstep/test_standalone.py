@@ -41,26 +41,15 @@ def test_the_script_of_the_documentation_runs(tmp_path: Path) -> None:
     assert done.stdout.split() == ["trained", "20"]
 
 
-def test_resilient_needs_init_first(tmp_path: Path) -> None:
-    program = (
-        "import torch, everstep\n@everstep.resilient(everstep.State(model=torch.nn.Linear(1, 1)))\ndef train(run): pass\ntrain()\n"
-    )
-    assert "everstep.init() has not been called" in python("-c", program, folder=tmp_path).stderr
-
-
-def test_under_another_launcher_the_ranks_do_not_train_apart_in_silence(tmp_path: Path) -> None:
-    program = "import os; os.environ['WORLD_SIZE'] = '2'; import everstep; everstep.init()"
-    assert "everstep job submit" in python("-c", program, folder=tmp_path).stderr
-
-
-def test_a_wrapper_whose_group_cannot_be_replaced_is_refused(tmp_path: Path) -> None:
-    program = (
-        "import torch, everstep\n"
-        "everstep.init()\n"
-        "wrapped = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1), static_graph=True)\n"
-        "everstep.State(model=wrapped)\n"
-    )
-    assert "static_graph" in python("-c", program, folder=tmp_path).stderr
+def test_misuse_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "misuse.py").write_text(MISUSE)
+    said = python("misuse.py", folder=tmp_path).stdout.splitlines()
+    assert said[0].startswith("NotInitialised everstep.init() has not been called")
+    assert said[1].startswith("NotInAJob")
+    assert "everstep job submit" in said[1]
+    assert said[2].startswith("UnsupportedWrapper")
+    assert "static_graph" in said[2]
+    assert said[3].startswith("EverstepError run.update(7) while step 0 is being trained")
 
 
 def test_a_torch_without_a_private_part_is_refused_by_name(tmp_path: Path) -> None:
@@ -128,4 +117,40 @@ def train(run):
 
 train()
 print("trained", run.step)
+"""
+
+MISUSE = """
+import os
+
+import torch
+
+import everstep
+from everstep.errors import EverstepError
+
+
+def refused(misuse):
+    try:
+        misuse()
+    except EverstepError as error:
+        print(type(error).__name__, error)
+
+
+state = everstep.State(model=torch.nn.Linear(1, 1))
+refused(everstep.resilient(state)(lambda run: None))
+os.environ["WORLD_SIZE"] = "2"
+refused(everstep.init)
+del os.environ["WORLD_SIZE"]
+everstep.init()
+wrapped = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1), static_graph=True)
+refused(lambda: everstep.State(model=wrapped))
+
+
+@everstep.resilient(state)
+def out_of_step(run):
+    for _ in run.steps([torch.ones(1)], global_batch=1, until=2):
+        with run.update(7):
+            pass
+
+
+refused(out_of_step)
 """
