@@ -52,8 +52,8 @@ async def _one_kill(plane: Plane, job: Job, victim: str) -> dict[str, float]:
     number = len(job.generations) + 1
     killed = time.time()
     os.kill(job.pids[victim], signal.SIGKILL)
-    await plane.until(lambda: _first_step(job, number) is not None, LIMIT_S)
     await plane.until(lambda: len(_reforms(job, number)) == job.replicas, LIMIT_S)
+    await plane.until(lambda: _first_step(job, number) is not None, LIMIT_S)
     reforms = _reforms(job, number)
     ends = {
         "exit seen": job.exited_at[victim],
@@ -73,8 +73,9 @@ def _reforms(job: Job, number: int) -> list[ReformedReport]:
 
 
 def _first_step(job: Job, number: int) -> float | None:
-    published = job.published_at.get(number, float("inf"))
-    return min((at for generation, _, at in job.commits if generation == number and at > published), default=None)
+    """Of everybody: a commit takes all votes. Steps from before the reform are told again in the new generation, and don't count."""
+    reformed = max(report.phases["transferred"] for report in _reforms(job, number))
+    return min((at for generation, _, at in job.commits if generation == number and at > reformed), default=None)
 
 
 def _is_settled(job: Job) -> bool:
