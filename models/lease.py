@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -45,6 +45,18 @@ def take(session: Session, table: Table, row_id: str, *, owner: str, now: dateti
         .returning(table.fence, table.attempts)
     ).one_or_none()
     return None if taken is None else Lease(table.KIND, row_id, taken.fence, taken.attempts, until)
+
+
+def renew(session: Session, table: Table, lease: Lease, *, until: datetime) -> Lease | None:
+    """Keeps the lease for longer, while its holder is at work; None if it has passed on."""
+    stays = case((table.reconcile_at == _parked(lease.until), _parked(until)), else_=table.reconcile_at)
+    renewed = session.execute(
+        update(table)
+        .where(table.id == lease.row_id, table.fence == lease.token)
+        .values(lease_until=until, reconcile_at=stays)
+        .returning(table.id)
+    ).one_or_none()
+    return None if renewed is None else replace(lease, until=until)
 
 
 def settle(session: Session, table: Table, lease: Lease, *, again_at: datetime | None) -> None:

@@ -13,11 +13,13 @@ Losing a message, a worker or a lease costs seconds: the row itself says when it
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from models import lease
@@ -117,13 +119,52 @@ class Driver:
         with unit_of_work(self.sessions) as session:
             seen = reconciler.observe(session, taken.row_id, now)
         decision = Decision[Any]() if seen is None else reconciler.plan(seen, now)
-        results = tuple(reconciler.act(seen, action) for action in decision.actions)
+        with Renewal(self, reconciler, taken) as renewal:
+            results = tuple(reconciler.act(seen, action) for action in decision.actions)
+        taken = renewal.lease
         now = self.clock.now()
         with unit_of_work(self.sessions) as session:
             lease.check(session, reconciler.TABLE, taken)
             if results:
                 reconciler.settle(session, taken.row_id, results, now)
             lease.settle(session, reconciler.TABLE, taken, again_at=_at(decision, now))
+
+
+class Renewal:
+    """Renews a lease, from a thread, for as long as the block runs.
+
+    So a lease may be short: a worker that dies in a call holds its row up for seconds, and one whose call hangs is not joined by a second one
+    that hangs at the same row.
+    """
+
+    def __init__(self, driver: Driver, reconciler: Reconciler, lease_: Lease) -> None:
+        self.lease = lease_
+        self._driver = driver
+        self._reconciler = reconciler
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"renew {lease_.kind} {lease_.row_id}", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        span = self._reconciler.SPAN
+        while not self._is_over.wait(span.total_seconds() / 3):
+            try:
+                with unit_of_work(self._driver.sessions) as session:
+                    until = self._driver.clock.now() + span
+                    renewed = lease.renew(session, self._reconciler.TABLE, self.lease, until=until)
+            except SQLAlchemyError:
+                log.warning("%s %s: the lease could not be renewed", self.lease.kind, self.lease.row_id)
+                continue
+            if renewed is None:
+                return  # it has passed on; settling will say so
+            self.lease = renewed
 
 
 def pause(attempts: int) -> timedelta:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -29,9 +30,9 @@ class Probe:
     actions: tuple = ("work",)
     calls: list = field(default_factory=list)
     ACTS_OUTSIDE: bool = False
+    SPAN: timedelta = timedelta(seconds=10)
 
     TABLE: ClassVar[Any] = Cluster
-    SPAN: ClassVar[timedelta] = timedelta(seconds=10)
 
     def observe(self, session, row_id, _now):
         self.calls.append("observe")
@@ -167,6 +168,25 @@ def test_a_row_that_is_woken_while_it_is_worked_on_is_looked_at_once_more(make, 
     driver, _ = make(during=news, again_in=timedelta(hours=1), ACTS_OUTSIDE=True)
     driver.reconcile("cluster", cluster_id)
     assert row().reconcile_at == clock.now()
+
+
+def test_a_lease_is_renewed_while_a_call_outside_lasts(make, sessions, row, cluster_id, clock):
+    """The renewal counts in real time; what it writes is in the clock's."""
+    until = []
+
+    def long_call():
+        until.append(row().lease_until)
+        clock.at += timedelta(seconds=9)
+        deadline = time.monotonic() + 10
+        while row().lease_until == until[0]:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        clock.at += timedelta(seconds=9)
+
+    driver, probe = make(during=long_call, again_in=timedelta(seconds=7), ACTS_OUTSIDE=True, SPAN=timedelta(seconds=0.3))
+    driver.reconcile("cluster", cluster_id)
+    assert probe.calls[-1] == ("did work",)
+    assert row().reconcile_at == clock.now() + timedelta(seconds=7)
 
 
 def test_a_lease_whose_worker_died_runs_out(make, sessions, cluster_id, clock):

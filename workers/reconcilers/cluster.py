@@ -26,7 +26,7 @@ from workers.plans.decision import Decision
 
 class ClusterReconciler:
     TABLE: ClassVar[Any] = Cluster
-    SPAN: ClassVar[timedelta] = timedelta(seconds=10)
+    SPAN: ClassVar[timedelta] = timedelta(seconds=5)
     ACTS_OUTSIDE: ClassVar[bool] = False
 
     def observe(self, session: Session, row_id: str, _now: datetime) -> plans.ClusterSeen | None:

@@ -73,7 +73,7 @@ class HostReconciler:
     boot_token: Callable[[NodeId], str]
 
     TABLE: ClassVar[Any] = Host
-    SPAN: ClassVar[timedelta] = timedelta(seconds=90)
+    SPAN: ClassVar[timedelta] = timedelta(seconds=8)
     ACTS_OUTSIDE: ClassVar[bool] = True
 
     def observe(self, session: Session, row_id: str, _now: datetime) -> Seen | None:

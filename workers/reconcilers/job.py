@@ -46,7 +46,7 @@ class JobReconciler:
     patience: Patience = field(default_factory=Patience)
 
     TABLE: ClassVar[Any] = Job
-    SPAN: ClassVar[timedelta] = timedelta(seconds=5)
+    SPAN: ClassVar[timedelta] = timedelta(seconds=2)
     ACTS_OUTSIDE: ClassVar[bool] = False
 
     def observe(self, session: Session, row_id: str, _now: datetime) -> seen_as.JobSeen | None:

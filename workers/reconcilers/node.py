@@ -29,7 +29,7 @@ class NodeReconciler:
     patience: Patience = field(default_factory=Patience)
 
     TABLE: ClassVar[Any] = Node
-    SPAN: ClassVar[timedelta] = timedelta(seconds=5)
+    SPAN: ClassVar[timedelta] = timedelta(seconds=2)
     ACTS_OUTSIDE: ClassVar[bool] = False
 
     def observe(self, session: Session, row_id: str, now: datetime) -> plans.NodeSeen | None:
