@@ -16,7 +16,9 @@ from models.node.states import COUNTED, WANTED, NodeState
 from workers.plans.decision import Decision, soonest
 
 LOOK_AGAIN = timedelta(seconds=15)
-"""How long a lost notification of a node's change can stay unnoticed."""
+"""How long a lost notification of a node's change can stay unnoticed by a cluster that is settled."""
+_LOOK_SOON = timedelta(seconds=5)
+"""The same, while callers wait for it."""
 _FIRST_RETRY = timedelta(seconds=2)
 _LONGEST_RETRY = timedelta(minutes=5)
 _CLASSIC_TRIES = 2
@@ -163,7 +165,7 @@ def plan(seen: ClusterSeen, now: datetime) -> Decision[Action]:
     if seen.state is ClusterState.DELETED:
         return Decision()
     if seen.state is ClusterState.DELETING:
-        return Decision(_delete(seen), LOOK_AGAIN)
+        return Decision(_delete(seen), _LOOK_SOON)
     failure = _unprovisionable(seen)
     if failure is not None:
         return Decision(_roll_back(seen, failure), timedelta(0))
@@ -174,7 +176,8 @@ def plan(seen: ClusterSeen, now: datetime) -> Decision[Action]:
         actions += [*steps, *_judge(seen, group)]
         retry = soonest(retry, again)
     actions += _conclude(seen)
-    return Decision(tuple(actions), soonest(LOOK_AGAIN, retry))
+    is_settled = seen.state in (ClusterState.IN_SERVICE, ClusterState.FAILED) and not seen.has_operation
+    return Decision(tuple(actions), soonest(LOOK_AGAIN if is_settled else _LOOK_SOON, retry))
 
 
 def _delete(seen: ClusterSeen) -> tuple[Action, ...]:
