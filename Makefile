@@ -10,13 +10,13 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: demo test check generate format bench up down venv clean
+.PHONY: demo test check generate format bench soak up down venv clean
 
 demo: venv ## the main job, end to end, on this machine
 	$(BIN)/everstep demo
 
-test: venv ## the whole default test suite
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: venv ## the whole default test suite, a file at a time on each of two cores
+	$(BIN)/python -m pytest -n 2 --dist loadscope $(PYTEST_ARGS)
 
 check: venv ## what CI runs besides the tests: lint, format, types, import contracts, architecture, generated files
 	$(BIN)/ruff check .
@@ -35,8 +35,13 @@ format: venv
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: venv ## measurements, with what else runs on the machine in mind
-	$(BIN)/python -m pytest -m bench -o addopts= -s $(PYTEST_ARGS)
+bench: venv ## measurements: each claim beside a peer or a limit, in the same run; best on a quiet machine
+	$(BIN)/python -m benchmarks.recovery
+	$(BIN)/python -m benchmarks.node_loss
+	$(BIN)/python -m pytest -m bench -s $(PYTEST_ARGS)
+
+soak: venv ## the long runs: thirty rounds of kills in the control plane, twenty demonstrations in a row
+	$(BIN)/python -m pytest -m slow -s $(PYTEST_ARGS)
 
 up: venv
 	$(BIN)/everstep up --detach

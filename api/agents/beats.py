@@ -10,13 +10,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from models.ids import NodeId
 from models.node.changes import Heartbeat
+from models.node.liveness import beat_interval
 
 log = logging.getLogger(__name__)
 
 FLUSH_S = 0.2
-_MIN_INTERVAL_S = 1.0
-_BEATS_PER_S = 1_000
-"""What one API process takes from all its agents together; with more of them, each is asked to beat more slowly."""
 _SEEN_S = 60.0
 
 Write = Callable[[Sequence[Heartbeat]], Awaitable[None]]
@@ -40,7 +38,7 @@ class Beats:
 
     @property
     def interval_s(self) -> float:
-        return max(_MIN_INTERVAL_S, max(self._population, len(self._seen)) / _BEATS_PER_S)
+        return beat_interval(max(self._population, len(self._seen))).total_seconds()
 
     async def run(self) -> None:
         """Writes what has gathered, until cancelled."""

@@ -105,7 +105,7 @@ class TestEvents:
         ids = [event["EventId"] for page in pages for event in page["Events"]]
         assert len(ids) == len(set(ids)) == len(sagemaker.list_cluster_events(ClusterName="c1")["Events"])
 
-    def test_filters_narrow(self, sagemaker, nodes):
+    def test_filters_narrow_what_is_listed(self, sagemaker, nodes):
         def events(**members):
             return sagemaker.list_cluster_events(ClusterName="c1", **members)["Events"]
 
