@@ -1,9 +1,10 @@
 """SIGKILL of a whole node → the survivors' next step, with the whole control plane in the loop and a warm spare standing by.
 
-Usage: python -m benchmarks.node_loss [--kills 7] [--seed 1] [--json FILE]
+Usage: python -m benchmarks.node_loss [--kills 7] [--seed 1] [--no-torchrun] [--json FILE]
 
 An embedded stack of its own, a cluster of 6 local nodes, the demonstration's GPT on 4 of them; every killed node is replaced and its
 successor warm before the next one is killed. Beside the phases of each recovery it prints the length of a step: the last phase holds one.
+Then torchrun restarts the same model on as many ranks, of which one is killed: there no node is lost, and the last ten steps are done again.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 
 import boto3
 
+from benchmarks import torchrun
 from everstep.demo import train_gpt
 from everstep.demo.ledger import Ledger
 from everstep.demo.story import INSTANCE_TYPE, MEMBERS, ROLE, kill_node
@@ -116,20 +118,33 @@ def main() -> None:
             found = Bench(control.exports(home), options.seed).run(options.kills)
         finally:
             control.shut_down(home)
+        restarts = [] if options.no_torchrun else _torchrun(options, Path(folder) / "torchrun")
     print(f"node killed → next step of the survivors, {len(found)} kills, seconds after SIGKILL (median, min–max)")
     for name in found[0]:
         values = [one[name] for one in found if name in one]
         print(f"  {name:<12} {statistics.median(values):6.3f}   {min(values):.3f}–{max(values):.3f}")
     median = statistics.median(one["first step"] for one in found)
     print(f"goal ≤ {GOAL_S} s: {'met' if median <= GOAL_S else 'NOT met'} ({median:.3f} s)")
+    if restarts:
+        peer = statistics.median(restarts)
+        print(
+            f"torchrun, the same model: {peer:.3f} s ({min(restarts):.3f}–{max(restarts):.3f}), {peer / median:.1f} times as long"
+        )
     if options.json:
-        options.json.write_text(json.dumps(found, indent=2))
+        options.json.write_text(json.dumps({"everstep": found, "torchrun": restarts}, indent=2))
+
+
+def _torchrun(options: argparse.Namespace, folder: Path) -> list[float]:
+    folder.mkdir()
+    script = Path(__file__).with_name("gpt_torchrun.py")
+    return torchrun.kills(script, [], folder, ranks=MEMBERS, count=options.kills, seed=options.seed)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=7)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--no-torchrun", action="store_true")
     parser.add_argument("--json", type=Path)
     return parser.parse_args()
 

@@ -2,31 +2,28 @@
 
 Usage: python -m benchmarks.recovery [--kills 7] [--ranks 3] [--width 256] [--layers 4] [--no-torchrun] [--json FILE]
 
-Every wait is bounded. torchrun runs with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, because with the shared store its restarts were seen to hang.
+Every wait is bounded.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import os
 import random
 import signal
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
+from benchmarks import torchrun
+from benchmarks.torchrun import LIMIT_S, SETTLED_STEPS
 from everstep.protocol import ReformedReport
 from tests.everstep.plane import Job, Plane, script_launch
 
 HERE = Path(__file__).parent
-LIMIT_S = 60.0
-SETTLED_STEPS = 8
 PHASES = ("exit seen", "decided", "released", "agreed", "grouped", "transferred", "first step")
 
 
@@ -84,71 +81,13 @@ def _is_settled(job: Job) -> bool:
     return len(steps) >= SETTLED_STEPS and bool(job.ready)
 
 
-def torchrun_kills(options: argparse.Namespace, folder: Path) -> list[float]:
-    """Seconds from the kill to the first step of the slowest rank in a new process. A restart that hangs ends the series."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1", f"--nproc-per-node={options.ranks}"]
-    command += ["--max-restarts=100", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", str(HERE / "recovery_torchrun.py")]
-    command += [str(options.width), str(options.layers), "1000000", str(folder)]
-    environment = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
-    chance, found = random.Random(options.seed), []  # noqa: S311, it draws moments
-    with (folder / "log").open("w") as log:
-        agent = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
-    try:
-        for _ in range(options.kills):
-            if _await_steps(folder, options.ranks, time.time(), SETTLED_STEPS) is None:
-                break
-            time.sleep(chance.uniform(0.0, 0.3))
-            victim = _last(folder / f"steps-{chance.randrange(options.ranks)}")
-            killed = time.time()
-            os.kill(int(victim[2]), signal.SIGKILL)
-            resumed = _await_new_processes(folder, options.ranks, killed)
-            if resumed is None:
-                break
-            found.append(resumed - killed)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(agent.pid, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            agent.wait(10)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(agent.pid, signal.SIGKILL)
-        agent.wait(10)
-    return found
+def _torchrun_kills(options: argparse.Namespace, folder: Path) -> list[float]:
+    arguments = [str(options.width), str(options.layers), "1000000"]
+    script = HERE / "recovery_torchrun.py"
+    return torchrun.kills(script, arguments, folder, ranks=options.ranks, count=options.kills, seed=options.seed)
 
 
-def _lines(path: Path) -> list[list[str]]:
-    return [line.split() for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")] if path.exists() else []
-
-
-def _last(path: Path) -> list[str]:
-    return _lines(path)[-1]
-
-
-def _await_steps(folder: Path, ranks: int, since: float, count: int) -> bool | None:
-    deadline = time.monotonic() + LIMIT_S
-    while time.monotonic() < deadline:
-        seen = [sum(float(line[0]) > since for line in _lines(folder / f"steps-{rank}")) for rank in range(ranks)]
-        if min(seen) >= count:
-            return True
-        time.sleep(0.1)
-    return None
-
-
-def _await_new_processes(folder: Path, ranks: int, killed: float) -> float | None:
-    old = {_last(folder / f"steps-{rank}")[2] for rank in range(ranks)}
-    deadline = time.monotonic() + LIMIT_S
-    while time.monotonic() < deadline:
-        firsts = [
-            next((float(at) for at, _, pid in _lines(folder / f"steps-{rank}") if pid not in old and float(at) > killed), None)
-            for rank in range(ranks)
-        ]
-        if all(firsts):
-            return max(first for first in firsts if first)
-        time.sleep(0.05)
-    return None
-
-
-def show(everstep: list[dict[str, float]], torchrun: list[float], options: argparse.Namespace) -> None:
+def show(everstep: list[dict[str, float]], restarts: list[float], options: argparse.Namespace) -> None:
     print(
         f"\nkill -> first step, seconds; {options.ranks} ranks + 1 spare, {options.layers} x {options.width}^2, {len(everstep)} kills"
     )
@@ -159,11 +98,11 @@ def show(everstep: list[dict[str, float]], torchrun: list[float], options: argpa
     print(
         f"bytes moved a kill: {statistics.median(kill['bytes'] for kill in everstep):,.0f}; steps lost: {sum(kill['steps lost'] for kill in everstep):.0f}"
     )
-    if torchrun:
+    if restarts:
         print(
-            f"{'torchrun':<14}{statistics.median(torchrun):>9.3f}{min(torchrun):>9.3f}{max(torchrun):>9.3f}  ({len(torchrun)} restarts)"
+            f"{'torchrun':<14}{statistics.median(restarts):>9.3f}{min(restarts):>9.3f}{max(restarts):>9.3f}  ({len(restarts)} restarts)"
         )
-        ratio = statistics.median(torchrun) / statistics.median(kill["first step"] for kill in everstep)
+        ratio = statistics.median(restarts) / statistics.median(kill["first step"] for kill in everstep)
         print(f"torchrun takes {ratio:.1f} times as long, and trains up to 9 steps again")
 
 
@@ -179,11 +118,11 @@ def main() -> None:
         for part in ("everstep", "torchrun"):
             (folder / part).mkdir()
         everstep = asyncio.run(everstep_kills(options, folder / "everstep"))
-        torchrun = [] if options.no_torchrun else torchrun_kills(options, folder / "torchrun")
-    show(everstep, torchrun, options)
+        restarts = [] if options.no_torchrun else _torchrun_kills(options, folder / "torchrun")
+    show(everstep, restarts, options)
     if options.json:
         options.json.write_text(
-            json.dumps({"everstep": everstep, "torchrun": torchrun, "options": {**vars(options), "json": None}})
+            json.dumps({"everstep": everstep, "torchrun": restarts, "options": {**vars(options), "json": None}})
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 import sys
 import time
@@ -76,6 +77,7 @@ class Story:
         self._rest = Rest(exports["EVERSTEP_URL"], exports["EVERSTEP_TOKEN"])
         self._name = f"demo-{seed}-{int(time.time())}"
         self._faults = home / f"{self._name}.faults"
+        self._fired = self._faults.with_name(f"{self._faults.name}.fired")
 
     def run(self) -> Ledger:
         """Plays it to the end.
@@ -83,7 +85,7 @@ class Story:
         Raises:
             DemoError: something did not happen within its time; the cluster is deleted all the same.
         """
-        with self._cluster():
+        with self._cluster(), self._faults_file():
             self._submit()
             self._train_until(1 if self._phase else self._random.randint(self._steps // 3, self._steps // 2))
             self._kill_a_node()
@@ -104,6 +106,14 @@ class Story:
         finally:
             self._sagemaker.delete_cluster(ClusterName=self._name)
             self._await_deleted()
+
+    @contextmanager
+    def _faults_file(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self._faults.unlink(missing_ok=True)
+            shutil.rmtree(self._fired, ignore_errors=True)
 
     def _group(self, name: str, count: int) -> dict[str, Any]:
         return {"InstanceGroupName": name, "InstanceType": INSTANCE_TYPE, "InstanceCount": count, "ExecutionRole": ROLE}
@@ -188,7 +198,7 @@ class Story:
         self.ledger.survivors = {process["process_id"]: process["pid"] for process in members if process["instance_id"] != victim}
 
     def _await_inner_kill(self, members: list[dict[str, Any]]) -> None:
-        claim = self._faults.with_name(self._faults.name + ".fired") / "0"
+        claim = self._fired / "0"
         self._await(f"the kill in phase {self._phase}", lambda: claim.exists() and claim.read_text(), _JOB_SECONDS)
         struck = json.loads(claim.read_text())
         self._note_survivors(members, struck["node"])
