@@ -65,6 +65,18 @@ class Fence:
                 _shut_down(descriptor, inode)
         return True
 
+    def connections(self) -> list[socket.socket]:
+        """Handles of the caller's own on the group's connections; the caller closes them."""
+        with self._lock:
+            copies = [_copy(descriptor, inode) for inode, descriptor in self._group.items()]
+        found = []
+        for copy in copies:
+            if copy is not None and _is_connection(copy):
+                found.append(copy)
+            elif copy is not None:
+                copy.close()
+        return found
+
     def _appeared(self) -> dict[int, int]:
         before = self._before or {}
         ours = {os.fstat(own.fileno()).st_ino for own in self._exempt if own.fileno() >= 0}
@@ -83,11 +95,24 @@ def _open_sockets() -> dict[int, int]:
 
 def _shut_down(descriptor: int, inode: int) -> None:
     with contextlib.suppress(OSError):
+        copy = _copy(descriptor, inode)
+        if copy is not None:
+            with copy:
+                if _is_connection(copy):
+                    copy.shutdown(socket.SHUT_RDWR)
+
+
+def _copy(descriptor: int, inode: int) -> socket.socket | None:
+    """A handle of our own; None when the number names another inode by now, or nothing."""
+    try:
         copy = os.dup(descriptor)
-        if os.fstat(copy).st_ino != inode:
-            os.close(copy)
-            return
-        with socket.socket(fileno=copy) as connection:
-            listens = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-            if connection.family in _TCP and not listens:
-                connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return None
+    if os.fstat(copy).st_ino != inode:
+        os.close(copy)
+        return None
+    return socket.socket(fileno=copy)
+
+
+def _is_connection(found: socket.socket) -> bool:
+    return found.family in _TCP and not found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)

@@ -21,6 +21,7 @@ from everstep.testing import faults
 from .agreement import Agreement, Card, agree
 from .construction import CONSTRUCTION_TIMEOUT, AcceleratorGroups, Construction
 from .fence import Fence
+from .peers import PeerWatch
 from .rendezvous import RendezvousClient, RendezvousStore, Superseded
 from .settings import Settings
 from .state import State
@@ -98,6 +99,7 @@ class Membership:
         self._construction = Construction(settings.address, accelerator)
         self._construction.register()
         self._server: TransferServer | None = None
+        self._peers: PeerWatch | None = None
         self._ports: list[int] = []
         self._store: RendezvousStore | None = None
         """Held here, because C++ holds only its own half: a collected Python half makes torch's calls fail."""
@@ -131,6 +133,14 @@ class Membership:
             return
         self._broken = number
         self.watcher.tell(ToAgent.BROKEN, generation=number, message=message[:500], at=time.time())
+
+    def _tell_closed(self, number: int) -> None:
+        """A peer's connections have closed: evidence of its death while nobody waits in a collective.
+
+        No collective has failed here so far: a gradient that is in hand stays so, which ``tell_broken`` would deny.
+        """
+        if self.watcher is not None and not self.is_superseded(number) and self._broken < number:
+            self.watcher.tell(ToAgent.BROKEN, generation=number, message="a peer's connections have closed", at=time.time())
 
     def _on_newer(self, number: int) -> None:
         """Called by the watcher as soon as it knows: whoever waits for a peer of the old generation comes free."""
@@ -193,6 +203,8 @@ class Membership:
         phases = _Phases({"notified": self._heard_at})
         phases.end("released")
         rank = self._take_place(generation)
+        if self._peers is not None:
+            self._peers.stop()
         self._construction.uninstall()
         escape = _Escape(self, generation.number)
         meeting = RendezvousClient(generation, escape.is_superseded, self._fence, _MEETING_PATIENCE_S)
@@ -250,6 +262,7 @@ class Membership:
         faults.point("construct")
         with self._fence.around_construction(generation.number):
             group = self._construction.build(store, rank, generation.world_size, escape)
+        self._peers = PeerWatch(self._fence.connections(), lambda: self._tell_closed(generation.number))
         self._construction.install(group, store)
         state.regroup(dist.group.WORLD)
 

@@ -101,12 +101,12 @@ class Stack:
 
     # ------------------------------------------------------------------ jobs
 
-    def submit(self, cluster: str, *, replicas: int, steps: int = 40, **more) -> str:
+    def submit(self, cluster: str, *, replicas: int, steps: int = 40, pause_s: float = 0.03, **more) -> str:
         env = {"OMP_NUM_THREADS": "1", **more.pop("env", {})}
         job = {
             "name": more.pop("name", f"job-{time.time_ns() % 1_000_000}"),
             "cluster": cluster,
-            "command": [sys.executable, SCRIPT.name, str(steps)],
+            "command": [sys.executable, SCRIPT.name, str(steps), str(pause_s)],
             "working_dir": str(SCRIPT.parent),
             "replicas": replicas,
             "processes_per_node": 1,

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import time
+from datetime import datetime
 
 import pytest
 
@@ -58,6 +60,18 @@ def test_a_killed_node_costs_no_step_and_survivors_keep_their_processes(stack, c
     sources = {member["source"] for member in job["generations"][1]["members"]}
     assert sources <= {"kept", "rolled-forward", "peer"}
     assert "peer" in sources
+
+
+def test_a_node_that_dies_while_everybody_computes_is_missed_before_the_step_ends(stack, cluster):
+    step_s = 6.0
+    job_id = stack.submit(cluster, replicas=3, steps=4, spares=1, pause_s=step_s)
+    victim = members(stack.await_step(job_id, 1))[2]
+    killed_at = time.time()
+    stack.kill_node(victim["instance_id"])
+    job = until("a second generation", lambda: (job := stack.job(job_id))["generation"] == 2 and job)
+    decided_at = datetime.fromisoformat(job["generations"][1]["decided_at"]).timestamp()
+    assert decided_at - killed_at < step_s / 2
+    assert stack.await_job(job_id)["status"] == "Succeeded"
 
 
 def test_a_killed_rank_on_a_healthy_node_is_replaced_from_the_spare(stack, cluster, unbroken):
