@@ -79,17 +79,31 @@ class Problem:
 REGISTRATION: TypeAdapter[protocol.Registration] = TypeAdapter(protocol.Registration)
 BEAT: TypeAdapter[protocol.Beat] = TypeAdapter(protocol.Beat)
 BATCH: TypeAdapter[Batch] = TypeAdapter(Batch)
+_LIMITS = {"sequence": 2**63, "rendezvous_port": 2**16}
+"""Numbers that a row has to hold. A beat that cannot be written would fail the statement that writes everybody's beats, for ever."""
 
 
 def read(adapter: TypeAdapter[T], body: bytes) -> T:
     """Raises Malformed."""
     try:
-        return adapter.validate_json(body.replace(*_NUL), strict=True)
+        told = adapter.validate_json(body.replace(*_NUL), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         member, index = _where(first["loc"])
         message = f"{member}: {first['msg']}" if member else first["msg"]
         raise Malformed(message, member=member, index=index) from error
+    _check_numbers(told)
+    for index, item in enumerate(told.reports if isinstance(told, Batch) else ()):
+        _check_numbers(item, index)
+    return told
+
+
+def _check_numbers(told: object, index: int | None = None) -> None:
+    for name, limit in _LIMITS.items():
+        if not 0 <= getattr(told, name, 0) < limit:
+            member = name if index is None else f"reports[{index}].{name}"
+            message = f"{member}: must be at least 0 and less than {limit}"
+            raise Malformed(message, member=member, index=index)
 
 
 def _where(loc: tuple[int | str, ...]) -> tuple[str | None, int | None]:
