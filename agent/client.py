@@ -77,7 +77,8 @@ class ControlPlane:
                         directive = Directive.from_wire(json.loads(line)) if line.strip() else None
                     except (ValueError, TypeError, AttributeError):
                         # Of a newer control plane, perhaps: what it tells of other jobs must still be obeyed.
-                        log.exception("a directive cannot be read and is left out: %.500s", line)
+                        # Not its text: that holds the job's variables and its rendezvous token.
+                        log.exception("a directive of %d characters cannot be read and is left out", len(line))
                         continue
                     yield directive
         except httpx.HTTPError as error:

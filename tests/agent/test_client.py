@@ -72,3 +72,25 @@ def test_a_loss_that_is_no_number_arrives_as_such(api: ThreadedApi, place: Place
         loss = session.get_one(Step, (work.job_id, 0)).loss
         assert loss is not None
         assert math.isnan(loss)
+
+
+def test_a_directive_that_cannot_be_read_is_not_written_to_the_log(caplog: pytest.LogCaptureFixture):
+    """It holds what the job's file gave it as variables, keys among them, and the job's rendezvous token."""
+    line = b'{"id": 1, "assignment": {"launch": {"command": [], "working_dir": "/", "env": {"HUB_TOKEN": "hf_secret"}}}}\n'
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\nconnection: close\r\n\r\n" + line)
+        await writer.drain()
+        writer.close()
+
+    async def listen() -> None:
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            control = ControlPlane(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+            with pytest.raises(Unreachable):
+                assert [directive async for directive in control.directives()] == []
+            await control.close()
+
+    asyncio.run(listen())
+    assert "cannot be read" in caplog.text
+    assert "hf_secret" not in caplog.text
