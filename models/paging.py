@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import ColumnElement, Select, tuple_
+from sqlalchemy import ColumnElement, DateTime, Integer, Select, tuple_
 from sqlalchemy.orm import Session
 
 from models.errors import Invalid
@@ -48,7 +48,7 @@ def page(
         Invalid: the cursor is not one of this listing's.
     """
     if cut.cursor is not None:
-        after = tuple_(*_read(cut.cursor))
+        after = tuple_(*_read(cut.cursor, (_kind(columns[0]), _kind(columns[1]))))
         here = tuple_(*columns)
         statement = statement.where(here < after if cut.is_descending else here > after)
     order = [column.desc() if cut.is_descending else column.asc() for column in columns]
@@ -63,9 +63,19 @@ def _write(key: Key) -> str:
     return json.dumps([value.isoformat() if moment else value, tie, moment])
 
 
-def _read(cursor: str) -> Key:
+def _read(cursor: str, kinds: tuple[type, type]) -> Key:
+    """A cursor may come from anywhere: a value of another kind than its column's would be the database's error, not the caller's."""
     try:
         value, tie, moment = json.loads(cursor)
-        return (datetime.fromisoformat(value) if moment else value, tie)
+        key = (datetime.fromisoformat(value) if moment else value, tie)
     except (ValueError, TypeError) as error:
         raise Invalid(message="The page cursor cannot be read.") from error
+    if not all(isinstance(part, kind) for part, kind in zip(key, kinds, strict=True)):
+        raise Invalid(message="The page cursor is not one of this listing's.")
+    return key
+
+
+def _kind(column: ColumnElement[Any] | Any) -> type:
+    if isinstance(column.type, DateTime):
+        return datetime
+    return int if isinstance(column.type, Integer) else str

@@ -37,12 +37,23 @@ async def _job_file(request: Request) -> job_file.JobFile:
 
 def _parse(body: bytes, *, is_yaml: bool) -> dict[str, Any]:
     try:
-        document = documents.parse(body) if is_yaml else json.loads(body)
-    except ValueError as error:
+        document = documents.parse(body) if is_yaml else json.loads(body, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
         raise Invalid(message=f"The job file cannot be read: {error}") from error
     if not isinstance(document, dict):
         raise Invalid(message="The job file must be an object of keys and values.")
     return document
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A key that comes twice is an error, as it is in YAML: the last one's value is not what everybody meant."""
+    members: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in members:
+            message = f"the key {key!r} is there twice"
+            raise ValueError(message)
+        members[key] = value
+    return members
 
 
 JobFileDep = Annotated[job_file.JobFile, Depends(_job_file)]
@@ -94,7 +105,7 @@ def show(job_id: str, session: SessionDep, now: NowDep) -> Response:
 def steps(
     job_id: str,
     session: SessionDep,
-    after: int = -1,
+    after: Annotated[int, Query(ge=-1, lt=2**63)] = -1,
     limit: Annotated[int, Query(ge=1, le=100_000)] = 10_000,
 ) -> Response:
     """Committed steps with a number above ``after``, in order."""

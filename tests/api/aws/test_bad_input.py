@@ -181,6 +181,11 @@ class TestBodies:
     def test_a_timestamp_may_be_written_in_many_ways(self, server: Server, value):
         assert server.call("ListClusters", {"CreationTimeAfter": value}).status_code == 200
 
+    @pytest.mark.parametrize("value", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z", 253402300799.9999])
+    @pytest.mark.parametrize("member", ["CreationTimeAfter", "CreationTimeBefore"])
+    def test_the_first_and_the_last_moment_that_can_be_written_are_times(self, server: Server, member, value):
+        assert server.call("ListClusters", {member: value}).status_code == 200
+
 
 class TestConstraints:
     @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 from typing import Any
@@ -119,6 +120,30 @@ def test_jobs_are_listed_newest_first_and_page_by_page(call: Call, cluster: str)
     assert second["NextToken"] is None
     assert call("GET", "/v1/jobs", params={"next_token": "nonsense"}).status_code == 422
     assert call("GET", "/v1/jobs", params={"cluster": "c2"}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "cursor", ['["gpt", "job-1", false]', '["2031-05-01T12:00:00", "job-1", false]', '["2031-05-01T12:00:00", {}, true]']
+)
+def test_a_page_token_of_another_making_is_refused(call: Call, cursor: str):
+    """Whatever it holds: a 5xx would be tried again."""
+    token = base64.urlsafe_b64encode(cursor.encode()).decode()
+    assert call("GET", "/v1/jobs", params={"next_token": token}).status_code == 422
+
+
+def test_a_step_number_beyond_all_measure_is_refused_by_name(call: Call, cluster: str):
+    job_id = call("POST", "/v1/jobs", json=FILE).json()["JobId"]
+    answer = call("GET", f"/v1/jobs/{job_id}/steps", params={"after": 2**63})
+    assert (answer.status_code, answer.json()["violations"][0]["member"]) == (422, "after")
+
+
+@pytest.mark.parametrize(
+    "text, word", [("[" * 100_000, "recursion"), ('{"replicas": 2, "replicas": 4}', "'replicas' is there twice")]
+)
+def test_json_that_cannot_be_meant_is_refused_in_words(call: Call, cluster: str, text: str, word: str):
+    answer = call("POST", "/v1/jobs", content=text, headers={"content-type": "application/json"})
+    assert answer.status_code == 422
+    assert word in answer.json()["detail"]
 
 
 def test_a_job_is_stopped_once(call: Call, cluster: str):
