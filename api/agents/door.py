@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar, cast
 
 from fastapi import APIRouter, Depends, FastAPI
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -31,7 +33,10 @@ from api.operations import agents, reports
 from everstep.protocol import Directive, Welcome
 from models.errors import Unauthenticated
 from models.node.changes import Heartbeat
+from models.pulse import AGENTS, EVERY_S, report_pulse
 from models.session import unit_of_work
+
+log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -72,6 +77,7 @@ async def open_door(app: FastAPI) -> AsyncIterator[None]:
             asyncio.create_task(ear.listen(services.settings.database_url, door.streams)),
             asyncio.create_task(ear.poll(door.streams, undelivered)),
             asyncio.create_task(door.beats.run()),
+            asyncio.create_task(_pulse(door)),
         ]
         try:
             with on_signals(door.streams.shut_down):
@@ -119,6 +125,16 @@ async def _work(
             return use_case(session, *args, **kwargs)
 
     return await asyncio.get_running_loop().run_in_executor(threads, run)
+
+
+async def _pulse(door: Door) -> None:
+    """Says that agents are heard here, until cancelled: what is not said then counts as their silence."""
+    while True:
+        try:
+            await door.work(report_pulse, AGENTS, now=door.services.clock.now())
+        except SQLAlchemyError as error:
+            log.warning("the door's pulse could not be written: %s", type(error).__name__)
+        await asyncio.sleep(EVERY_S)
 
 
 # ------------------------------------------------------------------ routes

@@ -26,6 +26,7 @@ from models.node import queries as nodes
 from models.node.changes import Arrival, Heartbeat, report_beats, report_lifecycle, report_registered, report_stream
 from models.node.states import NodeState
 from models.node.table import Host, Node
+from models.pulse import AGENTS, report_pulse
 from models.session import Sessions, unit_of_work
 from tests import rows
 from tests.postgres import Ear
@@ -89,6 +90,19 @@ class SmallPlane:
 
     def reconcile(self, kind: str, row_id: str) -> None:
         self.driver.reconcile(kind, row_id)
+
+    def listen(self) -> None:
+        """The agents' door says that it is open."""
+        with unit_of_work(self.sessions) as session:
+            report_pulse(session, AGENTS, now=self.clock.at)
+
+    def look_at_nodes(self) -> None:
+        """Every node is looked at, as the sweep has it for those that are silent."""
+        with unit_of_work(self.sessions) as session:
+            silent = nodes.silent(session, before=self.clock.at, limit=1000)
+        for node_id in silent:
+            self.reconcile("node", node_id)
+        self.work()
 
     def run(self, seconds: float, *, every: float = 0.5) -> None:
         """Time passes; plane and agents work."""

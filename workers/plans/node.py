@@ -28,13 +28,17 @@ class Patience:
 
 @dataclass(frozen=True)
 class NodeSeen:
-    """``given_up`` counts the node's processes that their jobs have given up since its stream closed, on their peers' word."""
+    """``given_up`` counts the node's processes that their jobs have given up since its stream closed, on their peers' word.
+
+    ``heard_since`` is when the agents' door began to listen without a gap: nobody is silent while nobody listens. None if that is not known.
+    """
 
     state: NodeState
     state_since: datetime
     is_wanted: bool = True
     is_busy: bool = False
     last_seen: datetime | None = None
+    heard_since: datetime | None = None
     stream_lost_at: datetime | None = None
     lifecycle_done: bool = False
     lifecycle_failure: str | None = None
@@ -112,7 +116,7 @@ def _checking(seen: NodeSeen, now: datetime) -> Decision[Action]:
         return Decision((Fail(seen.lifecycle_failure),))
     if _is_dead(seen):
         return Decision((Fail("The instance died during its checks."),))
-    silent = seen.patience.loss - (now - (seen.last_seen or seen.state_since))
+    silent = seen.patience.loss - _silence(seen, now)
     rest = seen.state_since + seen.patience.checks - now
     if silent <= timedelta(0):
         return Decision((Fail(f"The agent fell silent for {_seconds(seen.patience.loss)} during its checks."),))
@@ -128,10 +132,8 @@ def _ready(seen: NodeSeen, now: datetime) -> Decision[Action]:
         if rest <= timedelta(0) or seen.given_up:
             return Decision((Move(NodeState.SUSPECT, "Its agent's stream has closed."),), timedelta(0))
         return Decision((), rest)
-    if seen.last_seen is not None and now - seen.last_seen > seen.patience.beats:
-        return Decision(
-            (Move(NodeState.SUSPECT, f"Its agent has been silent for {_seconds(now - seen.last_seen)}."),), timedelta(0)
-        )
+    if seen.last_seen is not None and _silence(seen, now) > seen.patience.beats:
+        return Decision((Move(NodeState.SUSPECT, f"Its agent has been silent for {_seconds(_silence(seen, now))}."),), timedelta(0))
     return Decision()
 
 
@@ -161,10 +163,15 @@ def _witnesses(seen: NodeSeen, now: datetime) -> list[str]:
         said.append("the provider says the instance is dead")
     if seen.stream_lost_at is not None and seen.given_up:
         said.append("its stream is closed and its processes' peers lost their connections to it")
-    silence = now - max((at for at in (seen.last_seen, seen.stream_lost_at) if at is not None), default=seen.state_since)
-    if silence > seen.patience.loss:
-        said.append(f"it has been silent for {_seconds(silence)}")
+    if _silence(seen, now) > seen.patience.loss:
+        said.append(f"it has been silent for {_seconds(_silence(seen, now))}")
     return said
+
+
+def _silence(seen: NodeSeen, now: datetime) -> timedelta:
+    """For how long somebody has listened and heard nothing of the node."""
+    last = max((at for at in (seen.last_seen, seen.stream_lost_at) if at is not None), default=seen.state_since)
+    return now - max(last, seen.heard_since or last)
 
 
 def _coming_back(seen: NodeSeen, now: datetime) -> Decision[Action]:

@@ -18,6 +18,7 @@ from models.node.liveness import suspicious_silence
 from models.node.states import NodeState
 from models.node.table import Node
 from models.notify import nudge
+from models.pulse import listening_since
 from models.session import keep
 from workers.plans import node as plans
 from workers.plans.decision import Decision
@@ -45,6 +46,7 @@ class NodeReconciler:
             is_wanted=node.is_wanted,
             is_busy=node.state is NodeState.DRAINING and bool(jobs.on_node(session, row_id)),
             last_seen=node.last_seen,
+            heard_since=listening_since(session, now=now) if self._is_quiet(node, now) else None,
             stream_lost_at=node.stream_lost_at,
             lifecycle_done=node.lifecycle_done,
             lifecycle_failure=_lifecycle_failure(node),
@@ -57,9 +59,12 @@ class NodeReconciler:
 
     def _patience(self, session: Session, node: Node, now: datetime) -> Patience:
         """With very many nodes each beats more slowly. They are only counted for one that would be suspected of silence otherwise."""
-        if node.last_seen is None or now - node.last_seen <= self.patience.beats:
+        if not self._is_quiet(node, now):
             return self.patience
         return replace(self.patience, beats=suspicious_silence(nodes.population(session)))
+
+    def _is_quiet(self, node: Node, now: datetime) -> bool:
+        return node.last_seen is not None and now - node.last_seen > self.patience.beats
 
     def plan(self, seen: plans.NodeSeen, now: datetime) -> Decision[plans.Action]:
         return plans.plan(seen, now)

@@ -10,6 +10,7 @@ import pytest
 from api.agents import errors
 from api.operations import agents, reports
 from models import errors as domain
+from models.clock import WallClock
 from models.cluster.table import Cluster, InstanceGroup
 from models.job.states import ProcessState
 from models.job.table import Job, JobProcess, Step
@@ -17,11 +18,13 @@ from models.node import queries as nodes
 from models.node.changes import settle_node, settle_unwanted
 from models.node.states import NodeState
 from models.node.table import Node
+from models.pulse import listening_since
 from models.session import Sessions, unit_of_work
 from tests import rows
 from tests.live import Place, ThreadedApi, Work, wait_for
 
 Look = Callable[[str], Node]
+LIFECYCLE = {"kind": "lifecycle", "exit_code": 0, "seconds": 0.0}
 
 
 def registered(api: ThreadedApi, place: Place, **changes: Any) -> str:
@@ -48,6 +51,34 @@ def progress(work: Work, *steps: int) -> dict[str, Any]:
 def process_of(sessions: Sessions, work: Work) -> JobProcess:
     with sessions() as session:
         return session.get_one(JobProcess, work.process_id)
+
+
+@pytest.mark.parametrize(
+    "path, member, body",
+    [
+        ("/agent/v1/beat", "sequence", {"boot": "boot-a", "sequence": 2**63}),
+        ("/agent/v1/reports", "reports[0].sequence", {"boot": "boot-a", "reports": [{"sequence": 2**63, "report": LIFECYCLE}]}),
+    ],
+)
+def test_a_number_that_no_row_holds_is_refused_by_name_before_it_can_hold_up_others(
+    api: ThreadedApi, place: Place, path: str, member: str, body: dict[str, Any]
+):
+    """One such beat in the buffer would fail the statement that writes everybody's, again and again."""
+    answer = api.post(path, body, registered(api, place))
+    assert (answer.status_code, answer.json()["member"]) == (400, member)
+
+
+def test_a_port_that_is_none_is_no_reason_to_register_again_for_ever(api: ThreadedApi, place: Place):
+    answer = api.post("/agent/v1/register", place.registration(rendezvous_port=2**31))
+    assert (answer.status_code, answer.json()["member"]) == (400, "rendezvous_port")
+
+
+def test_the_door_says_that_it_listens(api: ThreadedApi, sessions: Sessions):
+    def said() -> bool:
+        with sessions() as session:
+            return listening_since(session, now=WallClock().now()) is not None
+
+    wait_for(said, 5.0)
 
 
 def test_a_node_registers_with_its_boot_token_and_is_checked(api: ThreadedApi, place: Place, look: Look):

@@ -87,6 +87,17 @@ def test_a_silent_node_is_replaced_only_after_its_patience():
     assert "31 s" in lost.why
 
 
+def test_nobody_is_silent_while_nobody_listens():
+    assert plan(node(last_seen=ago(600), heard_since=ago(5)), NOW).actions == ()
+    assert only(node(last_seen=ago(600), heard_since=ago(7))).new is NodeState.SUSPECT
+    away = suspect(stream_lost_at=None, last_seen=ago(600), heard_since=ago(29))
+    assert plan(away, NOW).actions == ()
+    assert isinstance(only(replace(away, heard_since=ago(31))), Lose)
+    checking = node(NodeState.CHECKING, last_seen=ago(600), heard_since=ago(29))
+    assert plan(checking, NOW).actions == ()
+    assert isinstance(only(replace(checking, heard_since=ago(31))), Fail)
+
+
 def test_without_node_recovery_only_a_host_that_is_missing_is_lost():
     silent = suspect(is_recovered=False, stream_lost_at=ago(500), last_seen=ago(500), given_up=2)
     assert plan(silent, NOW).actions == ()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from datetime import timedelta
+
 from sqlalchemy import select
 
 from models.cluster import queries as clusters
@@ -154,6 +156,20 @@ def test_a_silent_agent_is_replaced_after_its_patience(plane):
     assert plane.node(victim.id).state is NodeState.GONE
     assert "silent" in plane.node(victim.id).lost_because
     plane.run_until(lambda: plane.states()["node"] == ["ready", "ready"])
+
+
+def test_a_control_plane_that_was_away_loses_none_of_its_nodes(plane):
+    """Agents come back within seconds, but a worker may look first."""
+    cluster_id = plane.serving(3)
+    before = {node.instance_id for node in plane.nodes(cluster_id)}
+    plane.listen()
+    plane.clock.at += timedelta(minutes=10)
+    plane.look_at_nodes()
+    plane.listen()
+    plane.look_at_nodes()
+    plane.run(3)
+    assert plane.states()["node"] == ["ready"] * 3
+    assert {node.instance_id for node in plane.nodes(cluster_id)} == before
 
 
 def test_deleting_a_cluster_while_it_comes_up_leaves_nothing(plane):
