@@ -61,7 +61,14 @@ class Shepherd:
 
     def _start_agent(self) -> None:
         # Our own mask and handlers are not for it: what is blocked or ignored here would be so in everything that it starts.
-        self._agent = os.posix_spawn(self._command[0], self._command, self._environ, setsigmask=(), setsigdef=_SIGNALS)
+        try:
+            self._agent = os.posix_spawn(self._command[0], self._command, self._environ, setsigmask=(), setsigdef=_SIGNALS)
+        except OSError as error:
+            # No memory, no free process id, an interpreter that is being replaced: it passes, and the node's training must not end with us.
+            with suppress(OSError):
+                sys.stderr.write(f"shepherd: the agent cannot be started, trying on: {error}\n")
+            self._rest(time.monotonic())
+            return
         self._started_at = time.monotonic()
 
     def _reap(self) -> None:
@@ -85,6 +92,9 @@ class Shepherd:
             return
         if now - self._started_at > _STEADY_S:
             self._pause_s = _FIRST_PAUSE_S
+        self._rest(now)
+
+    def _rest(self, now: float) -> None:
         self._start_at = now + self._pause_s
         self._pause_s = min(_LONGEST_PAUSE_S, self._pause_s * 2)
 

@@ -30,7 +30,7 @@ def until(claim, what: str, seconds: float = 10.0):
 class Node:
     """A node whose ``agent`` package holds the given program."""
 
-    def __init__(self, place: Path, program: str) -> None:
+    def __init__(self, place: Path, program: str, python: str) -> None:
         self.place = place
         self.id = f"i-{uuid.uuid4().hex[:17]}"
         package = place / "code" / "agent"
@@ -44,7 +44,7 @@ class Node:
             "EVERSTEP_HOST_DIR": str(place),
             "EVERSTEP_AGENT_STATE": str(place),
         }
-        subprocess.run([sys.executable, "-I", "-S", str(SHEPHERD)], env=environ, cwd=place, check=True, timeout=20)
+        subprocess.run([python, "-I", "-S", str(SHEPHERD)], env=environ, cwd=place, check=True, timeout=20)
 
     @property
     def shepherd(self) -> procfs.ProcessKey:
@@ -65,8 +65,8 @@ class Node:
 def node(tmp_path):
     nodes = []
 
-    def start(program: str) -> Node:
-        nodes.append(Node(tmp_path, program))
+    def start(program: str, python: str = sys.executable) -> Node:
+        nodes.append(Node(tmp_path, program, python))
         return nodes[-1]
 
     yield start
@@ -84,6 +84,20 @@ def test_an_agent_that_ends_is_started_again_and_ever_more_slowly(node):
     until(lambda: len(here.lines("starts")) >= 3, "three starts")
     time.sleep(0.5)
     assert len(here.lines("starts")) <= 5
+
+
+def test_an_agent_that_cannot_be_started_for_a_while_is_started_later(node, tmp_path):
+    """As while the interpreter is being replaced, or without memory for a new process. Training runs on meanwhile."""
+    python = tmp_path / "python"
+    python.symlink_to(Path(sys.executable).resolve())
+    here = node(COUNT + "import time; time.sleep(60)\n", str(python))
+    first = int(until(lambda: here.lines("starts"), "a start")[0])
+    python.rename(tmp_path / "away")
+    os.kill(first, signal.SIGKILL)
+    time.sleep(0.6)
+    assert procfs.is_alive(here.shepherd)
+    (tmp_path / "away").rename(python)
+    until(lambda: len(here.lines("starts")) == 2, "a second start")
 
 
 def test_the_exit_of_an_orphan_is_noted_with_its_status(node):
