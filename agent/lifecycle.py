@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import shutil
 import signal
@@ -19,6 +20,8 @@ from urllib.parse import unquote, urlsplit
 
 from agent.processes import start_time
 from everstep.protocol import LifecycleReport
+
+log = logging.getLogger(__name__)
 
 _TIMED_OUT = 124
 _CANNOT_START = 126
@@ -136,9 +139,13 @@ class Lifecycle:
             return _Kept()
 
     def _keep(self, kept: _Kept) -> None:
+        """As well as can be: a full disk must not keep the result from being told, or a script that runs from being watched."""
         draft = self.state_dir / ".lifecycle.json"
-        draft.write_text(json.dumps(asdict(kept)))
-        draft.replace(self.state_dir / "lifecycle.json")
+        try:
+            draft.write_text(json.dumps(asdict(kept)))
+            draft.replace(self.state_dir / "lifecycle.json")
+        except OSError as error:
+            log.warning("what the lifecycle script did cannot be noted: %s", error)
 
 
 def stored_at(uri: str, object_store_url: str | None) -> Path:
@@ -147,7 +154,11 @@ def stored_at(uri: str, object_store_url: str | None) -> Path:
     Raises:
         CannotFetch: the store is not one of files, or the address is not one of an object.
     """
-    store, wanted = urlsplit(object_store_url or ""), urlsplit(uri)
+    try:
+        store, wanted = urlsplit(object_store_url or ""), urlsplit(uri)
+    except ValueError as error:
+        message = f"{uri!r} is no s3://bucket/prefix: {error}"
+        raise CannotFetch(message) from error
     if store.scheme != "file":
         message = f"the agent can read lifecycle scripts from a file:// object store only; EVERSTEP_OBJECT_STORE_URL is {object_store_url!r}"
         raise CannotFetch(message)

@@ -98,3 +98,16 @@ def test_addresses_that_lead_out_of_the_store_are_refused(uri: str, tmp_path: Pa
 def test_a_store_that_the_agent_cannot_read_is_named(lifecycle):
     with pytest.raises(CannotFetch, match="s3://elsewhere"):
         stored_at("s3://b/x", "s3://elsewhere")
+
+
+def test_an_address_that_is_none_is_the_scripts_failure(lifecycle):
+    report = run(lifecycle(), Script("s3://[bucket/scripts", "on_create.sh"))
+    assert report.exit_code == 127
+    assert "s3://[bucket/scripts" in report.tail
+
+
+def test_a_result_that_cannot_be_noted_is_told_all_the_same(lifecycle, put: Put, tmp_path: Path):
+    """As on a full disk. A node that never tells waits for an hour in its checks."""
+    (tmp_path / "state" / ".lifecycle.json").mkdir()
+    report = run(lifecycle(), put("#!/bin/sh\necho done; exit 3\n"))
+    assert (report.exit_code, report.tail) == (3, "done\n")
