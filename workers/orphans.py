@@ -11,7 +11,7 @@ import logging
 from models.node import queries as nodes
 from models.session import unit_of_work
 from workers.plane import Plane
-from workers.providers.base import HostNotFound, HostRef
+from workers.providers.base import HostNotFound, HostRef, ProviderError
 
 log = logging.getLogger(__name__)
 
@@ -31,4 +31,6 @@ def release(plane: Plane) -> int:
             plane.provider.release(HostRef(host.claim, host.instance_id))
         except HostNotFound:
             log.info("host %s is gone", host.instance_id)
+        except ProviderError as error:
+            log.warning("host %s cannot be released now: %s", host.instance_id, error)  # those behind it must not wait for it
     return len(orphans)

@@ -8,16 +8,20 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field, replace
 
-from workers.providers.base import HostNotFound, HostRef, HostSeen, HostSpec, NoCapacity, Refused
+from workers.providers.base import HostNotFound, HostRef, HostSeen, HostSpec, NoCapacity, ProviderError, Refused
 
 
 @dataclass
 class SimulatedProvider:
-    """``refused`` are instance types that it will not launch; ``releases`` is how often a release is asked for until the host is gone."""
+    """``refused`` are instance types that it will not launch; ``releases`` is how often a release is asked for until the host is gone.
+
+    ``stuck`` are claims whose hosts it cannot end now.
+    """
 
     capacity: int = 64
     refused: frozenset[str] = frozenset()
     releases: int = 1
+    stuck: set[str] = field(default_factory=set)
     _hosts: dict[str, HostSeen] = field(default_factory=dict)
     _asked: dict[str, int] = field(default_factory=dict)
 
@@ -43,6 +47,9 @@ class SimulatedProvider:
 
     def release(self, ref: HostRef) -> None:
         self._host(ref)
+        if ref.claim in self.stuck:
+            message = f"the host of claim {ref.claim} does not end"
+            raise ProviderError(message)
         self._asked[ref.claim] = self._asked.get(ref.claim, 0) + 1
         if self._asked[ref.claim] >= self.releases:
             del self._hosts[ref.claim]
