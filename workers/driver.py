@@ -71,14 +71,16 @@ class Driver:
         taken = self._take(reconciler, row_id)
         if taken is None:
             return
+        renewal = Renewal(self, reconciler, taken)
         try:
-            self._step(reconciler, taken)
+            self._step(reconciler, renewal)
         except StaleLease:
             log.info("%s %s: the lease has passed on; results dropped", kind, row_id)
         except Exception:
             log.exception("%s %s: attempt %d failed", kind, row_id, taken.attempts)
             with unit_of_work(self.sessions) as session:
-                lease.give_back(session, reconciler.TABLE, taken, again_at=self.clock.now() + pause(taken.attempts))
+                again_at = self.clock.now() + pause(taken.attempts)
+                lease.give_back(session, reconciler.TABLE, renewal.lease, again_at=again_at)
 
     def due(self, kind: str, *, limit: int = 500) -> list[str]:
         """The rows whose time has come. They come up again in a few seconds if nobody takes them meanwhile."""
@@ -101,10 +103,11 @@ class Driver:
                     return None
         return None
 
-    def _step(self, reconciler: Reconciler, taken: Lease) -> None:
+    def _step(self, reconciler: Reconciler, renewal: Renewal) -> None:
         if reconciler.ACTS_OUTSIDE:
-            self._step_outside(reconciler, taken)
+            self._step_outside(reconciler, renewal)
             return
+        taken = renewal.lease
         with unit_of_work(self.sessions) as session:
             lease.check(session, reconciler.TABLE, taken)
             now = self.clock.now()
@@ -114,12 +117,12 @@ class Driver:
                 reconciler.settle(session, taken.row_id, decision.actions, now)
             lease.settle(session, reconciler.TABLE, taken, again_at=_at(decision, now))
 
-    def _step_outside(self, reconciler: Reconciler, taken: Lease) -> None:
+    def _step_outside(self, reconciler: Reconciler, renewal: Renewal) -> None:
         now = self.clock.now()
         with unit_of_work(self.sessions) as session:
-            seen = reconciler.observe(session, taken.row_id, now)
+            seen = reconciler.observe(session, renewal.lease.row_id, now)
         decision = Decision[Any]() if seen is None else reconciler.plan(seen, now)
-        with Renewal(self, reconciler, taken) as renewal:
+        with renewal:
             results = tuple(reconciler.act(seen, action) for action in decision.actions)
         taken = renewal.lease
         now = self.clock.now()
@@ -131,7 +134,7 @@ class Driver:
 
 
 class Renewal:
-    """Renews a lease, from a thread, for as long as the block runs.
+    """Renews a lease, from a thread, for as long as the block runs. ``lease`` is the newest, also after the block has failed.
 
     So a lease may be short: a worker that dies in a call holds its row up for seconds, and one whose call hangs is not joined by a second one
     that hangs at the same row.

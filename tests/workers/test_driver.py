@@ -83,6 +83,13 @@ def row(sessions, cluster_id):
     return row
 
 
+def await_renewal(row, until) -> None:
+    deadline = time.monotonic() + 10
+    while row().lease_until == until:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize("is_outside", [False, True])
 def test_a_step_is_settled_and_the_row_is_looked_at_again_when_the_plan_says(make, row, cluster_id, clock, is_outside):
     driver, probe = make(again_in=timedelta(seconds=7), ACTS_OUTSIDE=is_outside)
@@ -172,21 +179,31 @@ def test_a_row_that_is_woken_while_it_is_worked_on_is_looked_at_once_more(make, 
 
 def test_a_lease_is_renewed_while_a_call_outside_lasts(make, sessions, row, cluster_id, clock):
     """The renewal counts in real time; what it writes is in the clock's."""
-    until = []
 
     def long_call():
-        until.append(row().lease_until)
+        until = row().lease_until
         clock.at += timedelta(seconds=9)
-        deadline = time.monotonic() + 10
-        while row().lease_until == until[0]:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        await_renewal(row, until)
         clock.at += timedelta(seconds=9)
 
     driver, probe = make(during=long_call, again_in=timedelta(seconds=7), ACTS_OUTSIDE=True, SPAN=timedelta(seconds=0.3))
     driver.reconcile("cluster", cluster_id)
     assert probe.calls[-1] == ("did work",)
     assert row().reconcile_at == clock.now() + timedelta(seconds=7)
+
+
+def test_a_long_call_that_fails_rests_as_long_as_a_short_one(make, row, cluster_id, clock):
+    """Calls that end by a time-out are those which most need the rest."""
+
+    def long_call():
+        until = row().lease_until
+        clock.at += timedelta(seconds=0.1)
+        await_renewal(row, until)
+        raise OSError("timed out")
+
+    driver, _ = make(during=long_call, ACTS_OUTSIDE=True, SPAN=timedelta(seconds=0.3))
+    driver.reconcile("cluster", cluster_id)
+    assert row().reconcile_at == clock.now() + pause(1)
 
 
 def test_a_lease_whose_worker_died_runs_out(make, sessions, cluster_id, clock):
