@@ -25,6 +25,7 @@ def connect(database_url: str, *, pool_size: int = 8) -> Engine:
         pool_pre_ping=True,
         connect_args={"connect_timeout": 5},
         json_serializer=dumps,
+        hide_parameters=True,  # errors are logged, and parameters hold keys: of users, of nodes
     )
 
 

@@ -8,6 +8,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, text
+from sqlalchemy.exc import DataError
 from sqlalchemy.orm import Session
 
 from models.cluster import queries
@@ -34,6 +35,13 @@ def test_a_unit_of_work_that_raises_leaves_nothing_behind(sessions: Sessions) ->
         work()
     with unit_of_work(sessions) as session, pytest.raises(NotFound):
         queries.find(session, "dropped")
+
+
+def test_what_a_failed_statement_was_given_is_not_in_its_error(sessions: Sessions) -> None:
+    """Errors are logged, and what is stored holds keys: of users in their jobs' variables, of nodes in what they are told."""
+    with pytest.raises(DataError) as refused, unit_of_work(sessions) as session:
+        session.execute(text("SELECT CAST(:number AS bigint), :key"), {"number": 2**70, "key": "hf_secret"})
+    assert "hf_secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize("turn", [1, 2])
