@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from cryptography.exceptions import InvalidTag
@@ -15,6 +16,7 @@ from models.access.states import KEY, KeyState
 from models.ids import NodeId
 from models.move import advance
 from models.registry import metadata
+from models.session import Sessions, unit_of_work
 from tests import rows
 
 SECRET = "wJalrXUtnFEMI-only-for-tests"
@@ -96,3 +98,24 @@ def test_only_the_token_itself_opens_the_door(session: Session) -> None:
     assert queries.active_token(session, found.digest) is None
     advance(KEY, found, KeyState.REVOKED, now=rows.NOW)
     assert queries.active_token(session, TOKEN) is None
+
+
+def test_two_processes_that_start_at_once_store_the_same_credentials(sessions: Sessions) -> None:
+    def store(session: Session) -> None:
+        changes.request_key(session, "AKIA1", SECRET, account_id="1", master_key=rows.MASTER_KEY, now=rows.NOW)
+        changes.request_token(session, TOKEN, account_id="1", now=rows.NOW)
+
+    def later() -> None:
+        with unit_of_work(sessions) as session:
+            store(session)
+
+    with ThreadPoolExecutor(1) as other:
+        with unit_of_work(sessions) as session:
+            store(session)
+            second = other.submit(later)
+            with pytest.raises(TimeoutError):
+                second.result(timeout=0.3)  # it waits for what the first will do
+        second.result(timeout=10)
+    with unit_of_work(sessions) as session:
+        assert queries.active_key(session, "AKIA1") is not None
+        assert queries.active_token(session, TOKEN) is not None
