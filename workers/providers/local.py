@@ -66,7 +66,11 @@ class LocalProvider:
         return self._seen(self._place(ref))
 
     def hosts(self) -> tuple[HostSeen, ...]:
-        return tuple(self._seen(place) for place in self._places())
+        seen = []
+        for place in self._places():
+            with suppress(HostNotFound):  # released meanwhile, or its note is unreadable: it must not hide the others
+                seen.append(self._seen(place))
+        return tuple(seen)
 
     def release(self, ref: HostRef) -> None:
         place = self._place(ref)

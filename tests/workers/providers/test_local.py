@@ -90,6 +90,14 @@ class TestLocal(ProviderContract):
         assert not processes(host.instance_id)
         assert not (provider.directory / host.instance_id).exists()
 
+    def test_a_note_that_cannot_be_read_hides_no_other_host(self, provider):
+        """As after a loss of power, or while another worker releases it."""
+        host = provider.launch(spec())
+        place = provider.directory / f"i-{'0' * 17}"
+        place.mkdir()
+        (place / "host.json").touch()
+        assert [seen.claim for seen in provider.hosts()] == [host.claim]
+
     def test_hosts_of_two_homes_have_different_addresses(self, make):
         wish = spec()
         one, two = make("one").launch(wish), make("two").launch(wish)
