@@ -132,6 +132,7 @@ class StreamResponse(Response):
         self._ledger = ledger
         self._ended = ended
         self._sent: frozenset[int] | None = None
+        self._unnoted: set[int] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  (ASGI's three)
         tasks = (asyncio.create_task(_until_disconnected(receive)), asyncio.create_task(self._talk(send)))
@@ -169,8 +170,10 @@ class StreamResponse(Response):
             if text:
                 await send(_body(text))
             self._sent = frozenset(line.id for line in lines)
-            if fresh:
-                await self._ledger.deliver([line.id for line in fresh])
+            self._unnoted |= {line.id for line in fresh}
+            if self._unnoted:
+                await self._ledger.deliver(sorted(self._unnoted))
+                self._unnoted.clear()
         except SQLAlchemyError as error:
             log.warning("directives of node %s cannot be read, trying again: %s", self._stream.node_id, type(error).__name__)
             await asyncio.sleep(_RETRY_S)

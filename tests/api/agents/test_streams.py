@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from queue import Empty, Queue
 
 import httpx
 import psycopg
 import pytest
+from sqlalchemy.exc import OperationalError
+from starlette.types import Message
 
+from api.agents.streams import Ledger, Streams
+from api.operations.agents import Line
 from models.clock import WallClock
 from models.directive.changes import settle_assignment
 from models.directive.states import DirectiveState
 from models.directive.table import Directive
+from models.ids import NodeId
 from models.job import queries as jobs
 from models.job.table import Job
 from models.node.table import Node
@@ -214,3 +220,43 @@ def test_directives_of_two_jobs_that_commit_out_of_order_both_arrive(
     with pytest.raises(Empty):
         stream.lines.get(timeout=0.01) and stream.lines.get(timeout=0.01)
     stream.join()
+
+
+def test_a_delivery_that_could_not_be_noted_is_noted_later():
+    """A directive would wait for its delivery for ever otherwise, and its job would never be done with the node."""
+
+    async def scenario() -> None:
+        noted: list[list[int]] = []
+        tries = iter([OperationalError("UPDATE", {}, Exception("down"))])
+        sent: list[bytes] = []
+        gone = asyncio.Event()
+
+        async def assignments(_: NodeId) -> list[Line]:
+            return [Line(7, {"id": 7})]
+
+        async def deliver(ids: Sequence[int]) -> None:
+            for error in tries:
+                raise error
+            noted.append(list(ids))
+
+        async def close(_: NodeId, __: str) -> None:
+            return
+
+        async def receive() -> Message:
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            sent.append(message.get("body", b""))
+
+        streams = Streams(Ledger(assignments, deliver, close))
+        running = asyncio.create_task(streams.open(NodeId("n"), "name")({}, receive, send))
+        async with asyncio.timeout(5):
+            while not noted:
+                await asyncio.sleep(0.01)
+        gone.set()
+        await running
+        assert noted == [[7]]
+        assert b"".join(sent).count(b'"id"') == 1
+
+    asyncio.run(scenario())
