@@ -105,6 +105,10 @@ def update(work: Work, change: ClusterChange) -> str:
     groups = tuple(spec for spec in merged if not _is_same(spec, present.get(spec.name)))
     changed = {name: value for name, value in change.settings.items() if cluster.settings.get(name) != value}
     if groups or change.to_delete or changed:
+        if not present and not groups:
+            raise Invalid(
+                message="A cluster needs at least one instance group, and this one has none: add one with InstanceGroups."
+            )
         changes.request_update(work.session, cluster, groups=groups, to_delete=change.to_delete, settings=changed, now=work.now)
     return cluster.arn
 

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from models.cluster.states import ClusterState
-from models.session import Sessions
-from tests.api.aws.settling import as_it_comes_into_service, settle
+from models.cluster import changes, queries
+from models.cluster.states import ClusterState, GroupState
+from models.session import Sessions, unit_of_work
+from tests.api.aws.settling import NOW, as_it_comes_into_service, settle
 from tests.api.serving import group
 
 VPC = {"SecurityGroupIds": ["sg-1"], "Subnets": ["subnet-1"]}
@@ -182,6 +183,22 @@ def test_a_failed_cluster_can_be_repaired_by_an_update(sagemaker, sessions: Sess
     described = sagemaker.describe_cluster(ClusterName="c1")
     assert described["ClusterStatus"] == "Updating"
     assert "FailureMessage" not in described
+
+
+def test_a_cluster_whose_creation_was_undone_serves_again_only_with_a_group(sagemaker, sessions: Sessions):
+    sagemaker.create_cluster(ClusterName="c1", InstanceGroups=[group("a")])
+    settle(sessions, "c1", ClusterState.ROLLING_BACK)
+    with unit_of_work(sessions) as session:
+        cluster = queries.find(session, "c1", lock=True)
+        for each in queries.groups(session, cluster.id):
+            changes.settle_rollback(each, now=NOW)
+            changes.settle_group(session, cluster, each, GroupState.GONE, why="gone", now=NOW)
+    settle(sessions, "c1", ClusterState.FAILED)
+    with pytest.raises(ClientError, match="at least one instance group"):
+        sagemaker.update_cluster(ClusterName="c1", NodeRecovery="None")
+    assert sagemaker.describe_cluster(ClusterName="c1")["ClusterStatus"] == "Failed"
+    sagemaker.update_cluster(ClusterName="c1", InstanceGroups=[group("a")])
+    assert sagemaker.describe_cluster(ClusterName="c1")["ClusterStatus"] == "Updating"
 
 
 def test_a_minimum_is_for_continuous_clusters_and_never_above_the_target(sagemaker, c1, sessions: Sessions):
