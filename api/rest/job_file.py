@@ -22,8 +22,8 @@ LATER: Final = {
     "accelerator_partition": "Processes get the whole node.",
     "elastic": "Use spares to survive lost nodes.",
     "checkpoint": "Save from the script, as torch does.",
-    "priority": "Jobs run in the order of their submission.",
-    "team": "Jobs run in the order of their submission.",
+    "priority": "A job starts as soon as enough nodes are free for it.",
+    "team": "A job starts as soon as enough nodes are free for it.",
     "recipe": "Give a command.",
 }
 """Keys of features that this version does not have, and what to do instead."""
