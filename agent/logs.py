@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
 from agent.processes import Record, read_records
 from everstep.protocol import LogReport
+
+log = logging.getLogger(__name__)
 
 EVERY_S = 1.0
 MOST_BYTES = 16_384
@@ -39,19 +42,26 @@ class Logs:
         before = dict(self._told)
         self._told = {record.process: self._follow(record) for record in records}
         if self._told != before:
-            draft = self._kept.with_name(f".{self._kept.name}")
+            self._keep()
+
+    def _keep(self) -> None:
+        """As well as can be: on a full disk, logs are what people need most."""
+        draft = self._kept.with_name(f".{self._kept.name}")
+        try:
             draft.write_text(json.dumps(self._told))
             draft.replace(self._kept)
+        except OSError as error:
+            log.warning("how far logs have been told cannot be kept: %s", error)
 
     def _follow(self, record: Record) -> int:
         """Returns the offset up to which this log has now been told."""
         told = self._told.get(record.process, 0)
         try:
-            with Path(record.log).open("rb") as log:
-                size = log.seek(0, 2)
+            with Path(record.log).open("rb") as written:
+                size = written.seek(0, 2)
                 begin = max(told, size - MOST_BYTES)
-                log.seek(begin)
-                fresh = log.read(MOST_BYTES)
+                written.seek(begin)
+                fresh = written.read(MOST_BYTES)
         except OSError:
             return told
         whole = fresh if record.has_exited else fresh[: fresh.rfind(b"\n") + 1] or (fresh if len(fresh) == MOST_BYTES else b"")

@@ -65,3 +65,14 @@ def test_a_restarted_agent_goes_on_where_the_one_before_stopped(tmp_path: Path, 
     write(record, "after\n")
     Logs(tmp_path, told.append).look()
     assert [report.text for report in told] == ["before\n", "after\n"]
+
+
+def test_a_full_disk_ends_neither_the_telling_nor_repeats_it(tmp_path: Path, record: Record, caplog: pytest.LogCaptureFixture):
+    told: list[LogReport] = []
+    logs = Logs(tmp_path, told.append)
+    (tmp_path / ".logs.json").mkdir()  # nothing can be kept
+    for text in ("one\n", "two\n"):
+        write(record, text)
+        logs.look()
+    assert [report.text for report in told] == ["one\n", "two\n"]
+    assert "how far logs have been told" in caplog.text
