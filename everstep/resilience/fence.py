@@ -79,7 +79,7 @@ class Fence:
 
     def _appeared(self) -> dict[int, int]:
         before = self._before or {}
-        ours = {os.fstat(own.fileno()).st_ino for own in self._exempt if own.fileno() >= 0}
+        ours = {_inode(own) for own in self._exempt}
         return {inode: descriptor for inode, descriptor in _open_sockets().items() if inode not in before and inode not in ours}
 
 
@@ -91,6 +91,14 @@ def _open_sockets() -> dict[int, int]:
             if link.startswith("socket:["):
                 found[int(link[8:-1])] = int(entry.name)
     return found
+
+
+def _inode(own: socket.socket) -> int:
+    """0 when it is closed, or is being closed by another thread right now."""
+    try:
+        return os.fstat(own.fileno()).st_ino
+    except OSError:
+        return 0
 
 
 def _shut_down(descriptor: int, inode: int) -> None:

@@ -202,6 +202,8 @@ class Membership:
     def _join(self, generation: Generation, state: State) -> Source:
         phases = _Phases({"notified": self._heard_at})
         phases.end("released")
+        if self._server is not None:
+            self._server.publish(None)  # it is about to change: nobody of the generation before may go on reading it
         rank = self._take_place(generation)
         if self._peers is not None:
             self._peers.stop()

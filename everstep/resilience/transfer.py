@@ -2,17 +2,22 @@
 
 Neither flattened nor broadcast: both were measured slower. With several holders each sends a part of the tensors. The holder serves
 only while its state is *published*: from the agreement of a generation until everybody holds the state, a time in which it cannot
-change. The receiver's waits are short slices which give way to a newer generation.
+change. A holder that leaves for a newer generation withdraws it, and may then train on while a late receiver still reads: so the last byte
+of an answer says that the state was still published after the byte before it, and without that byte nothing counts as received.
+The receiver's waits are short slices which give way to a newer generation.
 
 Wire: the receiver sends one JSON line {"token", "generation", "want": "rest" | "tensors", "part", "parts"}; the answer is eight bytes of
-length, big-endian, and so many bytes (for tensors: those of every ``parts``-th entry, beginning with entry ``part``).
+length, big-endian, so many bytes (for tensors: those of every ``parts``-th entry, beginning with entry ``part``), and the last byte.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hmac
 import json
+import os
+import select
 import socket
 import struct
 import threading
@@ -34,7 +39,9 @@ _PATIENCE_S = 60.0
 _PUBLISH_PATIENCE_S = 10.0
 _LONGEST_REQUEST = 4096
 _MOST_SOURCES = 4
+_CONNECTING = (errno.EINPROGRESS, errno.EALREADY, errno.EAGAIN)
 _LENGTH = struct.Struct(">Q")
+_STILL_PUBLISHED = b"!"
 
 
 @dataclass(frozen=True)
@@ -79,11 +86,17 @@ class TransferServer:
                 return
             if request["want"] == "rest":
                 connection.sendall(_LENGTH.pack(len(published.rest)) + published.rest)
-                return
-            part = published.tensors[int(request["part"]) :: int(request["parts"])]
-            connection.sendall(_LENGTH.pack(sum(tensor.nbytes for tensor in part)))
-            for tensor in part:
-                connection.sendall(bytes_of(tensor.detach().cpu().contiguous()))
+            else:
+                self._send_tensors(connection, published.tensors[int(request["part"]) :: int(request["parts"])])
+            if self._published is published:
+                connection.sendall(_STILL_PUBLISHED)
+
+    @staticmethod
+    def _send_tensors(connection: socket.socket, part: list[torch.Tensor]) -> None:
+        connection.sendall(_LENGTH.pack(sum(tensor.nbytes for tensor in part)))
+        for tensor in part:
+            whole = tensor.detach().cpu().contiguous()
+            connection.sendall(bytes_of(whole))
 
     def _wanted(self, generation: int, token: str) -> Published | None:
         """A receiver may ask before this process has published; it is waited for a while."""
@@ -115,6 +128,7 @@ class Receiver:
         with self._ask(self._holders[0], {"want": "rest"}) as connection:
             blob = torch.empty(_LENGTH.unpack(self._read(connection, _LENGTH.size))[0], dtype=torch.uint8)
             self._read_into(connection, bytes_of(blob))
+            self._check_whole(connection)
         return bytes(bytes_of(blob))
 
     def tensors(self, targets: list[torch.Tensor]) -> int:
@@ -146,6 +160,11 @@ class Receiver:
                 raise TransferFailed(message)
             for target in targets:
                 self._fill(connection, target)
+            self._check_whole(connection)
+
+    def _check_whole(self, connection: socket.socket) -> None:
+        """What was read is of one moment only if its holder has not moved on meanwhile."""
+        self._read(connection, len(_STILL_PUBLISHED))
 
     def _fill(self, connection: socket.socket, target: torch.Tensor) -> None:
         plain = target.detach()
@@ -157,14 +176,29 @@ class Receiver:
         plain.copy_(staged)
 
     def _ask(self, holder: tuple[str, int], request: dict[str, Any]) -> socket.socket:
-        try:
-            connection = self._fence.exempt(socket.create_connection(holder, timeout=_PATIENCE_S))
+        family = socket.AF_INET6 if ":" in holder[0] else socket.AF_INET
+        with contextlib.ExitStack() as opened:
+            connection = self._fence.exempt(opened.enter_context(socket.socket(family, socket.SOCK_STREAM)))
             connection.settimeout(_SLICE_S)
-            connection.sendall(json.dumps({"token": self._token, "generation": self._generation, **request}).encode() + b"\n")
-        except OSError as error:
-            message = f"{holder[0]}:{holder[1]}: {error}"
-            raise TransferFailed(message) from error
+            try:
+                self._connect(connection, holder)
+                connection.sendall(json.dumps({"token": self._token, "generation": self._generation, **request}).encode() + b"\n")
+            except OSError as error:
+                message = f"{holder[0]}:{holder[1]}: {error}"
+                raise TransferFailed(message) from error
+            opened.pop_all()
         return connection
+
+    def _connect(self, connection: socket.socket, holder: tuple[str, int]) -> None:
+        """A node that has vanished answers nothing at all, and the kernel would try for minutes."""
+        deadline = time.monotonic() + _PATIENCE_S
+        code = connection.connect_ex(holder)
+        while code in _CONNECTING:
+            self._give_way(deadline)
+            _, connected, _ = select.select([], [connection], [], _SLICE_S)
+            code = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) if connected else code
+        if code:
+            raise OSError(code, os.strerror(code))
 
     def _read(self, connection: socket.socket, size: int) -> bytes:
         found = bytearray(size)
@@ -174,10 +208,10 @@ class Receiver:
     def _read_into(self, connection: socket.socket, room: memoryview) -> None:
         deadline = time.monotonic() + _PATIENCE_S
         while room.nbytes:
+            self._give_way(deadline)  # while bytes flow too: a big state takes seconds, and may be of no use any more
             try:
                 received = connection.recv_into(room)
             except TimeoutError:
-                self._give_way(deadline)
                 continue
             except OSError as error:
                 raise TransferFailed(str(error)) from error

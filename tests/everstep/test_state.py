@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -138,3 +141,47 @@ def test_a_receiver_gives_way_to_a_newer_generation() -> None:
     threading.Timer(0.1, newer.set).start()
     with pytest.raises(Superseded):
         Receiver([("127.0.0.1", server.port)], 3, "secret", fence, newer.is_set).rest()
+
+
+BIG = 1 << 26
+"""More bytes than two sockets' buffers hold, so that a transfer is still under way when something happens to it."""
+
+
+def test_a_state_whose_holder_moves_on_while_it_is_read_does_not_count() -> None:
+    fence = Fence()
+    server = TransferServer("127.0.0.1", fence)
+    server.publish(Published(3, "secret", b"rest", [torch.ones(BIG, dtype=torch.uint8)]))
+
+    def withdraw() -> bool:
+        server.publish(None)
+        return False
+
+    with pytest.raises(TransferFailed):
+        Receiver([("127.0.0.1", server.port)], 3, "secret", fence, withdraw).tensors([torch.empty(BIG, dtype=torch.uint8)])
+
+
+def test_a_transfer_gives_way_while_bytes_flow() -> None:
+    fence = Fence()
+    server = TransferServer("127.0.0.1", fence)
+    server.publish(Published(3, "secret", b"rest", [torch.ones(BIG, dtype=torch.uint8)]))
+    looks = iter([False] * 3)
+    target = torch.zeros(BIG, dtype=torch.uint8)
+    with pytest.raises(Superseded):
+        Receiver([("127.0.0.1", server.port)], 3, "secret", fence, lambda: next(looks, True)).tensors([target])
+    assert target[-1] == 0, "it was left before its end"
+
+
+def test_a_holder_that_does_not_answer_a_connect_is_left_when_a_newer_generation_comes() -> None:
+    with contextlib.ExitStack() as opened:
+        full = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(
+            4
+        ):  # the queue of a listener that accepts nobody is full: the kernel leaves further callers without an answer
+            caller = opened.enter_context(socket.socket())
+            caller.setblocking(False)
+            caller.connect_ex(full.getsockname())
+        late = time.monotonic() + 0.2
+        receiver = Receiver([full.getsockname()], 3, "secret", Fence(), lambda: time.monotonic() > late)
+        with pytest.raises(Superseded):
+            receiver.rest()
+        assert time.monotonic() - late < 2.0
