@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
+from . import settings
 from .groups import OPERATION_TIMEOUT, Escape, GuardedGroup
 from .unwind import Unwind
 
@@ -31,12 +32,16 @@ class AcceleratorGroups(Protocol):
 
     def abort(self) -> None: ...
 
+    def why_broken(self) -> str | None:
+        """Waits for what was started on the device; None when all of it has come to its proper end."""
+
 
 class NcclGroups:
     """NCCL beside gloo in one group. Not run on the machines that this project is tested on: one code path, kept small."""
 
     def __init__(self) -> None:
         self._current: list[Any] = []
+        settings.survive_nccl_errors()
 
     def add(self, group: dist.ProcessGroup, store: dist.Store, rank: int, size: int) -> None:
         options = dist.ProcessGroupNCCL.Options()
@@ -49,6 +54,13 @@ class NcclGroups:
         for backend in self._current:
             backend.abort()
         self._current = []
+
+    def why_broken(self) -> str | None:
+        torch.cuda.synchronize()  # a wait only orders streams
+        if not self._current:
+            return "the NCCL communicator was aborted"
+        errors = [error for backend in self._current if (error := backend.get_error().name) != "SUCCESS"]
+        return f"NCCL tells of {errors[0]}" if errors else None
 
 
 class Construction:

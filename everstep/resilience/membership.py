@@ -14,7 +14,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from everstep.errors import EverstepError, StateLost, StateMismatch
+from everstep.errors import CollectiveFailed, EverstepError, StateLost, StateMismatch
 from everstep.protocol import Generation, Source, ToAgent
 from everstep.testing import faults
 
@@ -123,7 +123,10 @@ class Membership:
 
     def cut(self, below: int) -> None:
         """Makes whoever waits in a group of a generation below this one come free."""
-        if self._fence.cut(below) and self._accelerator is not None:
+        has_peers = (
+            self.place.generation > 0
+        )  # a spare that still rehearses alone is not to be disturbed by the job's first generation
+        if self._fence.cut(below) and has_peers and self._accelerator is not None:
             self._accelerator.abort()
 
     def tell_broken(self, number: int, message: str) -> None:
@@ -161,6 +164,16 @@ class Membership:
     @property
     def has_failed_collective(self) -> bool:
         return self._broken >= self.place.generation > 0
+
+    def check_accelerator(self) -> None:
+        """A collective that was aborted on a device looks like one that is done, with garbage for a result.
+
+        Raises:
+            CollectiveFailed: what was reduced on the device must not be said to be in hand.
+        """
+        if self._accelerator is not None and (why := self._accelerator.why_broken()):
+            self.tell_broken(self.place.generation, why)
+            raise CollectiveFailed(why)
 
     def install_alone(self) -> None:
         """A world of one, in which models are wrapped and rehearsed. Listens on loopback only, connects to nobody."""

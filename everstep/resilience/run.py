@@ -194,8 +194,7 @@ class Run:
             raise CollectiveFailed  # user code has swallowed the error: the gradient is not in hand, and must not be said to be
         faults.point("all-reduce")
         average_gradients(self._attached().unwrapped_parameters(), place.world_size)
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            torch.cuda.synchronize()  # on NCCL a wait only orders streams: the gradient is in hand when the device says so
+        self._membership.check_accelerator()
         place.is_reduced = True
         faults.point("after-reduce")
         vote = torch.tensor([1.0, float(place.step), loss or 0.0, float(loss is not None)], dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""What the environment tells a training process. Read once, in ``everstep.init``."""
+"""What the environment tells a training process, read once, in ``everstep.init``, and what it has to tell torch."""
 
 from __future__ import annotations
 
@@ -37,3 +37,8 @@ def read(environment: Mapping[str, str] | None = None) -> Settings:
         faults_path=seen.get(FAULTS_VARIABLE) or None,
         node=seen.get(NODE_ID_VARIABLE),
     )
+
+
+def survive_nccl_errors() -> None:
+    """Has torch's watchdog abort a communicator that has failed. By default it ends the process, and the survivor with it."""
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")

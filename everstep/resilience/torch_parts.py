@@ -24,11 +24,14 @@ _REQUIRED: tuple[tuple[object, str, str], ...] = (
     (dist.ProcessGroupGloo, "create_device", "torch.distributed.ProcessGroupGloo"),
     (dist.Backend, "register_backend", "torch.distributed.Backend"),
 )
+_NCCL = getattr(dist, "ProcessGroupNCCL", None)
+_REQUIRED_OF_NCCL = ("Options", "abort", "get_error")
 
 
 def check() -> None:
     """Raises UnsupportedTorch naming torch's version and the first attribute that is missing."""
-    for owner, attribute, name in _REQUIRED:
+    of_nccl = ((_NCCL, attribute, "torch.distributed.ProcessGroupNCCL") for attribute in _REQUIRED_OF_NCCL if _NCCL)
+    for owner, attribute, name in (*_REQUIRED, *of_nccl):
         if not hasattr(owner, attribute):
             message = (
                 f"torch {torch.__version__} has no {name}.{attribute}, which in-place recovery needs; "

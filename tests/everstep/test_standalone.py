@@ -52,6 +52,12 @@ def test_misuse_is_refused_in_words(tmp_path: Path) -> None:
     assert said[3].startswith("EverstepError run.update(7) while step 0 is being trained")
 
 
+def test_a_gradient_that_was_reduced_on_a_broken_accelerator_is_not_in_hand(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN_ACCELERATOR)
+    done = python("broken.py", folder=tmp_path)
+    assert done.stdout.splitlines() == ["CollectiveFailed aborted", "False 1.0"], done.stderr
+
+
 def test_a_torch_without_a_private_part_is_refused_by_name(tmp_path: Path) -> None:
     program = (
         "import torch\n"
@@ -153,4 +159,41 @@ def out_of_step(run):
 
 
 refused(out_of_step)
+"""
+
+BROKEN_ACCELERATOR = """
+import torch
+
+from everstep.errors import CollectiveFailed
+from everstep.resilience import State, settings
+from everstep.resilience.membership import Membership
+from everstep.resilience.run import Run
+
+
+class Accelerator:
+    def add(self, group, store, rank, size):
+        pass
+
+    def abort(self):
+        pass
+
+    def why_broken(self):
+        return "aborted"
+
+
+seen = settings.read({})
+membership = Membership(seen, Accelerator())
+run = Run(seen, membership)
+model = torch.nn.Linear(1, 1, bias=False)
+model.weight.data.fill_(1.0)
+optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+run.attach(State(model=model, optimizer=optimizer))
+try:
+    for step, batch in run.steps([torch.ones(1)], global_batch=1, until=1):
+        model(batch).sum().backward()
+        with run.update(step):
+            optimizer.step()
+except CollectiveFailed as error:
+    print("CollectiveFailed", error)
+print(membership.place.is_reduced, model.weight.item())
 """
