@@ -29,10 +29,16 @@ class Zygote:
         self._log = log
         self._exited = exited
         self._ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._was_ready = False
         self._forks: dict[str, asyncio.Future[int]] = {}
         self._writer: asyncio.StreamWriter | None = None
         self._conversation: asyncio.Task[None] | None = None
         self._child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def has_died(self) -> bool:
+        """It was of use once, and is gone: another one would be of use too. One that never got ready would only fail again."""
+        return self._was_ready and self._conversation is not None and self._conversation.done()
 
     async def start(self) -> None:
         own, theirs = socket.socketpair()
@@ -54,10 +60,10 @@ class Zygote:
         try:
             async with asyncio.timeout(_IMPORT_PATIENCE_S):
                 await asyncio.shield(self._ready)
+            if self._writer is None or self.has_died:
+                raise ZygoteFailed
             forked: asyncio.Future[int] = asyncio.get_running_loop().create_future()
             self._forks[request["process"]] = forked
-            if self._writer is None:
-                raise ZygoteFailed
             self._writer.write(json.dumps(request).encode() + b"\n")
             async with asyncio.timeout(_FORK_PATIENCE_S):
                 return await forked
@@ -84,6 +90,7 @@ class Zygote:
 
     def _hear(self, message: dict[str, Any]) -> None:
         if "ready" in message:
+            self._was_ready = True
             self._ready.set_result(True)
         elif "forked" in message:
             forked = self._forks.pop(message["forked"], None)
@@ -111,9 +118,11 @@ class Zygotes:
         self._leaving: set[asyncio.Task[None]] = set()
 
     async def get(self, interpreter: str, environment: Mapping[str, str], log: Path, job: str) -> Zygote:
-        """Who asks for the same one shares its start, and its failure."""
+        """Who asks for the same one shares its start, and its failure. One that was killed is replaced."""
         key = (interpreter, tuple(sorted(environment.items())))
         self._jobs.setdefault(key, set()).add(job)
+        if key in self._starting and _has_died(self._starting[key]):
+            self._leave(self._starting.pop(key))
         if key not in self._starting:
             zygote = Zygote(interpreter, environment, log, self._exited)
             self._starting[key] = asyncio.get_running_loop().create_task(_started(zygote))
@@ -124,9 +133,12 @@ class Zygotes:
         for key, jobs in list(self._jobs.items()):
             if not any(is_wanted(job) for job in jobs):
                 del self._jobs[key]
-                leaving = asyncio.get_running_loop().create_task(_stop(self._starting.pop(key)))
-                self._leaving.add(leaving)
-                leaving.add_done_callback(self._leaving.discard)
+                self._leave(self._starting.pop(key))
+
+    def _leave(self, starting: asyncio.Task[Zygote]) -> None:
+        leaving = asyncio.get_running_loop().create_task(_stop(starting))
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
 
     async def stop(self) -> None:
         self.release(lambda _: False)
@@ -138,8 +150,13 @@ async def _started(zygote: Zygote) -> Zygote:
     return zygote
 
 
+def _has_died(starting: asyncio.Task[Zygote]) -> bool:
+    return starting.done() and starting.exception() is None and starting.result().has_died
+
+
 async def _stop(starting: asyncio.Task[Zygote]) -> None:
-    await (await starting).stop()
+    with contextlib.suppress(OSError):  # an interpreter that is not there; who asked for it was told so
+        await (await starting).stop()
 
 
 def _fail(waiting: asyncio.Future[Any]) -> None:

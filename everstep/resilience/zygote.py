@@ -34,6 +34,8 @@ import everstep.resilience
 
 _PRELOADED = (torch._dynamo, torch.distributed, torch.nn.parallel, torch.optim, everstep.data.batches, everstep.resilience)  # noqa: SLF001
 _LONGEST_READ = 1 << 16
+_CANNOT_START = 127
+"""As the agent and shells say of a command that cannot be started."""
 _SEED_OF_A_FRESH_TORCH = 67280421310721
 """What torch's generator holds in a new process; an import has moved the zygote's on, and each zygote's elsewhere."""
 
@@ -130,26 +132,40 @@ def _become(request: dict[str, Any]) -> NoReturn:
 def _run_script(request: dict[str, Any]) -> int:
     try:
         os.chdir(request["working_dir"])
-        _execute(Path(request["script"]).absolute(), [request["script"], *request["arguments"]])
+        script = Path(request["script"]).absolute()
+        source = script.read_bytes()
+    except OSError as error:
+        sys.stderr.write(f"everstep: cannot start {request['script']} in {request['working_dir']}: {error}\n")
+        return _CANNOT_START
+    try:
+        _execute(script, source, [request["script"], *request["arguments"]])
     except SystemExit as leaving:
         if leaving.code is None or isinstance(leaving.code, int):
             return leaving.code or 0
         sys.stderr.write(f"{leaving.code}\n")
         return 1
-    except BaseException:  # noqa: BLE001, as the interpreter does with whatever reaches its top
-        traceback.print_exc()
+    except BaseException as error:  # noqa: BLE001, as the interpreter does with whatever reaches its top
+        _tell_error(error)
         return 1
     return 0
 
 
-def _execute(script: Path, argv: list[str]) -> None:
+def _execute(script: Path, source: bytes, argv: list[str]) -> None:
     """In a ``__main__`` of its own, which stays there: what the script pickles names that module."""
     sys.argv = argv
     sys.path.insert(0, str(script.parent))
     module = types.ModuleType("__main__")
     module.__file__ = str(script)
     sys.modules["__main__"] = module
-    exec(compile(script.read_bytes(), str(script), "exec"), module.__dict__)  # noqa: S102, it is the user's own program
+    exec(compile(source, str(script), "exec"), module.__dict__)  # noqa: S102, it is the user's own program
+
+
+def _tell_error(error: BaseException) -> None:
+    """A traceback that begins with the user's own first line: none of ours."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next
+    traceback.print_exception(type(error), error, frames)
 
 
 def _end(code: int) -> NoReturn:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+
+import pytest
 
 from agent.supervisor import Supervisor
 from everstep.protocol import Assignment, Launch, Process, ProcessReport, ProcessStatus, Report
@@ -37,13 +41,20 @@ NAMES = ("p-good", "p-exit", "p-words", "p-error", "p-abort")
 
 
 def run_all(folder: Path, command: tuple[str, ...], names: tuple[str, ...]) -> dict[str, ProcessReport]:
+    async def scenario(supervisor: Supervisor, reports: list[Report]) -> None:
+        await run(supervisor, reports, Launch(command, str(folder / "work")), *names)
+
+    return on_a_node(folder, scenario)
+
+
+def on_a_node(folder: Path, scenario: Callable[[Supervisor, list[Report]], Awaitable[None]]) -> dict[str, ProcessReport]:
     reports: list[Report] = []
     work = folder / "work"
     work.mkdir()
     (work / "script.py").write_text(SCRIPT)
     (work / "neighbour.py").write_text("VALUE = 42\n")
 
-    async def scenario() -> None:
+    async def whole() -> None:
         supervisor = Supervisor(
             node_id="i-1",
             address="127.0.0.1",
@@ -52,14 +63,19 @@ def run_all(folder: Path, command: tuple[str, ...], names: tuple[str, ...]) -> d
             environment={"PATH": os.environ["PATH"]},
         )
         await supervisor.start()
-        await supervisor.apply(Assignment("job", Launch(command, str(work)), tuple(Process(name) for name in names)))
-        deadline = time.monotonic() + 60
-        while len(ended(reports)) < len(names) and time.monotonic() < deadline:
-            await asyncio.sleep(0.02)
+        await scenario(supervisor, reports)
         await supervisor.stop(1.0)
 
-    asyncio.run(scenario())
+    asyncio.run(whole())
     return ended(reports)
+
+
+async def run(supervisor: Supervisor, reports: list[Report], launch: Launch, *names: str) -> None:
+    """Has the processes run to their end; those that have run before are not started again."""
+    await supervisor.apply(Assignment("job", launch, tuple(Process(name) for name in names)))
+    deadline = time.monotonic() + 60
+    while not set(names) <= set(ended(reports)) and time.monotonic() < deadline:
+        await asyncio.sleep(0.02)
 
 
 def ended(reports: list[Report]) -> dict[str, ProcessReport]:
@@ -95,6 +111,7 @@ def test_a_forked_script_sees_and_ends_as_if_it_had_been_executed(tmp_path: Path
     assert ends["p-good"].tail == "at exit"
     assert "last words" in ends["p-words"].tail
     assert "ValueError: a mistake" in ends["p-error"].tail
+    assert "zygote" not in ends["p-error"].tail, "a traceback begins with the user's own line"
 
 
 def test_an_interpreter_that_cannot_be_a_zygote_runs_the_script_itself(tmp_path: Path) -> None:
@@ -104,3 +121,33 @@ def test_an_interpreter_that_cannot_be_a_zygote_runs_the_script_itself(tmp_path:
     ends = run_all(tmp_path, (str(interpreter), "script.py"), ("p-exit",))
     assert ends["p-exit"].exit_code == 3
     assert json.loads((tmp_path / "work" / "p-exit.json").read_text())["parent"] == os.getpid()
+
+
+def test_a_zygote_that_was_killed_is_replaced_at_the_next_fork(tmp_path: Path) -> None:
+    def parent(name: str) -> int:
+        return json.loads((tmp_path / "work" / f"{name}.json").read_text())["parent"]
+
+    async def scenario(supervisor: Supervisor, reports: list[Report]) -> None:
+        launch = Launch(("python", "script.py"), str(tmp_path / "work"))
+        await run(supervisor, reports, launch, "p-good")
+        os.kill(parent("p-good"), signal.SIGKILL)
+        await asyncio.sleep(0.3)  # until it is noticed: whoever is forked before that is started directly
+        began = time.monotonic()
+        await run(supervisor, reports, launch, "p-good", "p-next")
+        assert time.monotonic() - began < 9.0, "not after the time-out of a fork"
+
+    ends = on_a_node(tmp_path, scenario)
+    assert ends["p-next"].exit_code == 0
+    assert parent("p-next") not in {parent("p-good"), os.getpid()}
+
+
+@pytest.mark.parametrize(("script", "folder"), [("no_script.py", "work"), ("script.py", "nowhere")])
+def test_a_script_that_is_not_there_is_one_line_with_its_name(tmp_path: Path, script: str, folder: str) -> None:
+    async def scenario(supervisor: Supervisor, reports: list[Report]) -> None:
+        await run(supervisor, reports, Launch(("python", script), str(tmp_path / folder)), "p-1")
+
+    ended_as = on_a_node(tmp_path, scenario)["p-1"]
+    assert ended_as.exit_code == 127
+    assert ended_as.tail is not None
+    assert ended_as.tail.startswith(f"everstep: cannot start {script} in {tmp_path / folder}: ")
+    assert len(ended_as.tail.splitlines()) == 1
