@@ -72,7 +72,10 @@ def down(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
 
 def status(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
     """Show what runs, in which version, and why something is not ready. Exit status 0: ready, 3: not ready."""
-    seen = survey(Home.at(home), os.environ)
+    try:
+        seen = survey(Home.at(home), os.environ)
+    except StackError as error:
+        _fail(str(error), as_json=as_json)
     if as_json:
         _print_json(seen.to_wire())
     else:

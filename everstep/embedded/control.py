@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,6 +78,8 @@ def run_services(home: Home, port: int | None, services_of: ServicesOf, tell: Te
 def start_detached(home: Home, port: int | None, environ: Mapping[str, str], tell: Tell) -> StackState:
     """Starts a supervisor that outlives us and waits until the stack is ready; attaches when one runs already.
 
+    Interrupted, it ends what it has started: nobody would know of a supervisor that goes on behind their back.
+
     Raises:
         StackError: it did not become ready; the message says why.
     """
@@ -88,9 +90,10 @@ def start_detached(home: Home, port: int | None, environ: Mapping[str, str], tel
     reading, writing = os.pipe()
     log = home.logs / "supervisor.log"
     logs.open_log(home.logs, "supervisor").close()
-    os.posix_spawn(
+    supervisor = os.posix_spawn(
         sys.executable,
-        [sys.executable, "-m", "everstep.embedded", str(home.root), "" if port is None else str(port), "3"],
+        # -P: files where the user happens to stand (a `random.py` beside a training script) are not ours to import.
+        [sys.executable, "-P", "-m", "everstep.embedded", str(home.root), "" if port is None else str(port), "3"],
         environ,
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -101,16 +104,26 @@ def start_detached(home: Home, port: int | None, environ: Mapping[str, str], tel
         setsid=True,
     )
     os.close(writing)
-    with os.fdopen(reading, encoding="utf-8") as events:
-        for line in events:
-            event = json.loads(line)
-            if event["service"] == "ready":
-                return _known(home)
-            if event["service"] == "occupied":
-                return attach(home, port)
-            if event["service"] == "failed":
-                raise StackError(event["why"])
-            tell(event["service"], ServiceState(Phase(event["phase"]), why=event.get("why")))
+    try:
+        with os.fdopen(reading, encoding="utf-8") as events:
+            return _follow(home, port, events, tell)
+    except KeyboardInterrupt:
+        _end_supervisor(procfs.key_of(supervisor))
+        raise
+
+
+def _follow(home: Home, port: int | None, events: Iterable[str], tell: Tell) -> StackState:
+    """What a new supervisor tells of its start, up to its end."""
+    for line in events:
+        event = json.loads(line)
+        if event["service"] == "ready":
+            return _known(home)
+        if event["service"] == "occupied":
+            return attach(home, port)
+        if event["service"] == "failed":
+            raise StackError(event["why"])
+        tell(event["service"], ServiceState(Phase(event["phase"]), why=event.get("why")))
+    log = home.logs / "supervisor.log"
     message = f"the supervisor ended before the stack was ready. The end of {log}:\n{logs.tail(log)}"
     raise StackError(message)
 
@@ -145,10 +158,7 @@ def shut_down(home: Home) -> Ended:
     found = state.read(home)
     running = found is not None and found.is_supervised
     if found and running:
-        procfs.send([found.supervisor], signal.SIGTERM)
-        stubborn = procfs.await_end([found.supervisor], _STOP_SECONDS)
-        procfs.send(stubborn, signal.SIGKILL)
-        procfs.await_end(stubborn, _STOP_SECONDS)
+        _end_supervisor(found.supervisor)
     if not home.root.is_dir():
         return Ended(was_running=False, nodes=0)
     lock = home.lock()
@@ -187,6 +197,15 @@ def exports(home: Home) -> dict[str, str]:
         "EVERSTEP_URL": found.url,
         "EVERSTEP_TOKEN": keys.token,
     }
+
+
+def _end_supervisor(supervisor: procfs.ProcessKey | None) -> None:
+    if supervisor is None:
+        return
+    procfs.send([supervisor], signal.SIGTERM)
+    stubborn = procfs.await_end([supervisor], _STOP_SECONDS)
+    procfs.send(stubborn, signal.SIGKILL)
+    procfs.await_end(stubborn, _STOP_SECONDS)
 
 
 async def _supervise(supervisor: Supervisor, on_ready: Callable[[], None]) -> None:

@@ -30,12 +30,12 @@ def load(home: Home) -> Credentials | None:
     """None before the first start.
 
     Raises:
-        StackError: the file is damaged.
+        StackError: the file is damaged, or the home is somebody else's.
     """
     try:
-        return Credentials(**json.loads(home.credentials.read_text()))
-    except FileNotFoundError:
-        return None
+        with home.ours():
+            text = home.credentials.read_text() if home.credentials.exists() else None
+        return None if text is None else Credentials(**json.loads(text))
     except (ValueError, TypeError) as error:
         message = (
             f"{home.credentials} is damaged ({error}); restore it from a copy, or start afresh by removing {home.root} "

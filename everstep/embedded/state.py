@@ -72,16 +72,31 @@ class StackState:
 
 
 def read(home: Home) -> StackState | None:
-    """None before the first start, and when the file is not ours to understand: it is then written anew."""
+    """None before the first start, and when the file is not ours to understand: it is then written anew.
+
+    Raises:
+        StackError: the home is somebody else's.
+    """
+    text = _text(home)
+    if text is None:
+        return None
     try:
-        wire = json.loads(home.state.read_text())
+        wire = json.loads(text)
         services = {
             name: ServiceState(**{**service, "phase": Phase(service["phase"])}) for name, service in wire.pop("services").items()
         }
         return StackState(**{**wire, "phase": Phase(wire["phase"]), "services": services})
-    except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
 def write(home: Home, state: StackState) -> None:
     write_private(home.state, json.dumps(asdict(state), indent=2) + "\n")
+
+
+def _text(home: Home) -> str | None:
+    with home.ours():
+        try:
+            return home.state.read_text()
+        except FileNotFoundError:
+            return None

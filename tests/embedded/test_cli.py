@@ -111,13 +111,24 @@ def test_up_in_a_home_with_damaged_credentials_changes_nothing_and_says_why(home
     assert home.credentials.read_text() == "{"
 
 
-@pytest.mark.parametrize("how", [(), ("--detach",)])
-def test_a_home_that_cannot_be_made_is_named(how):
-    told = everstep("up", *how, "--home", "/proc/nowhere/home", "--port", "0")
+@pytest.mark.parametrize("command", ["up", "up --detach", "demo", "status", "env", "down", "job list"])
+def test_a_home_that_cannot_be_one_is_named_by_every_command_with_what_to_do(command, tmp_path):
+    (tmp_path / "file").write_text("in the way of a directory")
+    told = everstep(*command.split(), "--home", str(tmp_path / "file" / "home"))
+    said = told.stderr + told.stdout
     assert told.returncode == 1
-    assert told.stderr.startswith("everstep: ")
-    assert "/proc/nowhere" in told.stderr
-    assert "Traceback" not in told.stderr
+    assert f"{tmp_path}/file/home" in said
+    assert "--home DIR" in said
+    assert len(said.splitlines()) <= 2, "the demonstration says first where it would have played"
+
+
+def test_files_where_the_user_stands_do_not_get_into_the_supervisor(home, tmp_path):
+    home.create()
+    home.credentials.write_text("{")
+    (tmp_path / "asyncio.py").write_text("raise SystemExit('shadowed')")
+    command = [sys.executable, "-P", "-m", "everstep.cli.main", "up", "--detach", "--home", str(home.root), "--port", "0"]
+    told = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
+    assert "is damaged" in told.stderr
 
 
 def test_up_refuses_a_port_that_is_no_port(home):
