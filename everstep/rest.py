@@ -15,6 +15,7 @@ import httpx
 from everstep.embedded import credentials, state
 from everstep.embedded.errors import StackError
 from everstep.embedded.home import Home
+from everstep.embedded.state import StackState
 
 BAD_INPUT = 2
 FAILED = 1
@@ -52,7 +53,7 @@ class Rest:
         url, token = environ.get("EVERSTEP_URL"), environ.get("EVERSTEP_TOKEN")
         place = Home.at(home)
         if url is None:
-            stack = state.read(place)
+            stack = _stack(place)
             if stack is None:
                 message = f"no control plane: start one with `everstep up`, or set EVERSTEP_URL and EVERSTEP_TOKEN (looked in {place.root})"
                 raise RestError(message)
@@ -80,8 +81,11 @@ class Rest:
             try:
                 answer = self._http.request(method, path, **more)
             except httpx.HTTPError as error:
-                if tries == _TRIES:
-                    message = f"the control plane at {self.url} does not answer ({str(error) or type(error).__name__})"
+                if tries == _TRIES or isinstance(error, httpx.UnsupportedProtocol):
+                    message = (
+                        f"the control plane at {self.url} does not answer ({str(error) or type(error).__name__}): "
+                        f"is it up, and is EVERSTEP_URL right? `everstep status` tells of the embedded one"
+                    )
                     raise RestError(message) from error
             else:
                 if answer.status_code != HTTPStatus.SERVICE_UNAVAILABLE or tries == _TRIES:
@@ -109,6 +113,13 @@ def _read(answer: httpx.Response) -> dict[str, Any]:
     detail = document.get("detail") if isinstance(document, dict) else None
     message = str(detail or f"the control plane answered {answer.status_code} {answer.reason_phrase}")
     raise RestError(message, BAD_INPUT if answer.is_client_error else FAILED)
+
+
+def _stack(place: Home) -> StackState | None:
+    try:
+        return state.read(place)
+    except StackError as error:
+        raise RestError(str(error)) from error
 
 
 def _token(place: Home) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 import uuid
@@ -27,7 +28,16 @@ HomeOption = Annotated[
     Path, typer.Option("--home", help="The embedded stack to ask, unless EVERSTEP_URL names another control plane.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The id that submit printed.")]
+
+
+def _job_id(text: str) -> str:
+    """An id becomes a part of an address: nothing else may."""
+    if not re.fullmatch(r"[\w-]+", text):
+        _fail(f"{text!r} is no id of a job; `everstep job list` shows them", BAD_INPUT)
+    return text
+
+
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The id that submit printed.", callback=_job_id)]
 WaitOption = Annotated[bool, typer.Option("--wait", help="Return when the job has ended; exit status 0 if it succeeded.")]
 
 _POLL_S = 1.0
@@ -191,9 +201,7 @@ def _finish(rest: Rest, job_id: str, *, as_json: bool) -> NoReturn:
         now = (job["status"], job["generation"], job["step"] // 10)
         if now != told:
             told = now
-            console.print(
-                f"{job_shown.status(job)}  step {job['step']}  loss {job_shown.number(job['loss_last'])}  {job['why'] or ''}"
-            )
+            job_shown.progressed(console, job)
         if job["status"] in ENDED:
             break
         time.sleep(_POLL_S)

@@ -49,18 +49,22 @@ def shown(console: Console, job: Job) -> None:
         f"step {job['step']}   loss {losses}   generation {job['generation']} of {job['world_size']} ranks   "
         f"goodput {share(job['goodput'])}   steps lost {job['steps_lost']}   restarts {job['restarts']}   evictions {job['evictions']}"
     )
-    if job["failure"]:
-        console.print(f"[red]{escape(job['failure'])}[/]", soft_wrap=True)
+    _failure(console, job)
     _generations(console, job["generations"])
     _processes(console, job["processes"])
 
 
 def explained(console: Console, job: Job, events: Iterable[Mapping[str, Any]]) -> None:
     console.print(f"{escape(job['name'])} is {status(job)}: {escape(job['why'] or 'nothing is known')}", soft_wrap=True)
-    if job["failure"]:
-        console.print(f"[red]{escape(job['failure'])}[/]", soft_wrap=True)
+    _failure(console, job)
     for event in events:
         console.print(f"{event['at'][11:19]}  {event['level']:<5}  {escape(event['description'])}", soft_wrap=True)
+
+
+def progressed(console: Console, job: Job) -> None:
+    """A line for whoever waits for the job's end."""
+    why = escape(job["why"] or "")
+    console.print(f"{status(job)}  step {job['step']}  loss {number(job['loss_last'])}  {why}", soft_wrap=True)
 
 
 def status(job: Job) -> str:
@@ -74,6 +78,12 @@ def number(value: float | str | None) -> str:
 
 def share(value: float | None) -> str:
     return "–" if value is None else f"{value:.0%}"
+
+
+def _failure(console: Console, job: Job) -> None:
+    """Unless the reason has said it all."""
+    if job["failure"] and job["failure"] not in (job["why"] or ""):
+        console.print(f"[red]{escape(job['failure'])}[/]", soft_wrap=True)
 
 
 def _generations(console: Console, generations: Iterable[Mapping[str, Any]]) -> None:

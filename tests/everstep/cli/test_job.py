@@ -24,6 +24,9 @@ from tests import rows
 from tests.live import ThreadedApi, Work, wait_for
 
 Type = Callable[..., Result]
+WHY = (
+    "user code failed: ValueError: [/no] such thing as [red], and a line that is longer than any terminal is wide, by far, I think"
+)
 
 
 @pytest.fixture
@@ -113,7 +116,15 @@ def test_a_job_that_does_not_exist_is_named(type_: Type, verb: str):
     assert "job-nothing" in result.stderr
 
 
-def test_waiting_for_a_job_ends_with_its_verdict(type_: Type, work: Work, sessions: Sessions, tmp_path: Path):
+@pytest.mark.parametrize("text", ["", "../clusters", "a b", "job-1\n"])
+def test_what_can_be_no_id_of_a_job_is_refused_before_anybody_is_asked(type_: Type, text: str):
+    result = type_("job", "show", text)
+    assert result.exit_code == 2
+    assert result.stderr == f"everstep: {text!r} is no id of a job; `everstep job list` shows them\n"
+
+
+@pytest.mark.parametrize("how", [(), ("--json",)])
+def test_waiting_for_a_job_ends_with_its_verdict(type_: Type, work: Work, sessions: Sessions, tmp_path: Path, how: tuple[str, ...]):
     path = tmp_path / "job.yaml"
     path.write_text("name: waited\ncluster: c1\ncommand: [python, train.py]\nreplicas: 2\n")
 
@@ -125,14 +136,18 @@ def test_waiting_for_a_job_ends_with_its_verdict(type_: Type, work: Work, sessio
 
         job_id = wait_for(found)
         with unit_of_work(sessions) as session:
-            settle_job(session, session.get_one(Job, job_id), JobState.FAILED, why="user code failed", now=WallClock().now())
+            settle_job(session, session.get_one(Job, job_id), JobState.FAILED, why=WHY, now=WallClock().now())
 
     failing = threading.Thread(target=fail_it)
     failing.start()
-    result = type_("job", "submit", path, "--wait", "--json")
+    result = type_("job", "submit", path, "--wait", *how)
     failing.join()
     assert result.exit_code == 1
-    assert json.loads(result.stdout)["status"] == "Failed"
+    if how:
+        assert json.loads(result.stdout)["status"] == "Failed"
+    else:
+        assert WHY in result.stderr, "as the script said it: neither folded nor read as markup"
+        assert result.stdout.count(WHY) == 1
 
 
 def test_logs_are_followed_until_the_job_has_ended(type_: Type, work: Work, sessions: Sessions):
