@@ -5,21 +5,28 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from everstep.demo import picture
 from everstep.demo.console import Stage
 from everstep.demo.ledger import Ledger
 from everstep.demo.story import PHASES, DemoError, Story
-from everstep.embedded import control, state
+from everstep.embedded import control, ports, state
 from everstep.embedded.errors import StackError
 from everstep.embedded.home import DEFAULT_HOME, Home
+from everstep.embedded.settings import DEFAULT_PORT
+
+_REQUESTS_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def demo(
@@ -38,21 +45,62 @@ def demo(
 ) -> None:
     """Creates a 4-node cluster through boto3, trains a small GPT on it, kills a node, and shows the training go on."""
     console = Console(stderr=as_json)
-    if phase is not None and phase not in PHASES:
-        console.print(f"[red]--phase {phase}[/red] is none of: {', '.join(PHASES)}")
-        raise typer.Exit(2)
+    _check(console, phase, picture_path)
     drawn = secrets.randbelow(10_000) if seed is None else seed
     began = time.monotonic()
     try:
-        ledger = _play(Home.at(home), console, steps=steps, seed=drawn, phase=phase, keep=keep)
-    except (DemoError, StackError) as error:
-        console.print(f"[red]The demonstration failed[/red] (seed {drawn}): {error}")
+        with _interruptible():
+            ledger = _play(Home.at(home), console, steps=steps, seed=drawn, phase=phase, keep=keep)
+    except (DemoError, StackError, LookupError, OSError) as error:
+        _say_why(console, drawn, str(error))
         raise typer.Exit(1) from error
+    except KeyboardInterrupt:
+        console.print("Interrupted; what the demonstration had started was ended" + (", but for the stack." if keep else "."))
+        raise typer.Exit(130) from None
     picture.draw(ledger, picture_path)
     summary = ledger.summary() | {"seed": drawn, "seconds": round(time.monotonic() - began, 1), "picture": str(picture_path)}
     _print(console, summary)
     if as_json:
         sys.stdout.write(json.dumps(summary) + "\n")
+    if broken := ledger.broken_claims():
+        _say_why(console, drawn, f"it is not so that {', that '.join(broken)}")
+        raise typer.Exit(1)
+
+
+def _check(console: Console, phase: str | None, picture_path: Path) -> None:
+    """Before a minute's work, not after it."""
+    if phase is not None and phase not in PHASES:
+        console.print(f"[red]--phase {escape(phase)}[/red] is none of: {', '.join(PHASES)}")
+        raise typer.Exit(2)
+    if not os.access(picture_path.parent, os.W_OK) or picture_path.is_dir():
+        console.print(f"[red]--picture {escape(str(picture_path))}[/red]: no file can be written there; name another one")
+        raise typer.Exit(2)
+
+
+def _say_why(console: Console, seed: int, why: str) -> None:
+    console.print(f"[red]The demonstration failed[/red] (seed {seed}): {escape(why)}", soft_wrap=True)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """The first request to end comes up as KeyboardInterrupt; those after it must not end the clean-up."""
+
+    def end(_number: int, _frame: object) -> None:
+        _ignore_further()
+        raise KeyboardInterrupt
+
+    heeded = [number for number in _REQUESTS_TO_END if signal.getsignal(number) is not signal.SIG_IGN]  # nohup's stays ignored
+    before = {number: signal.signal(number, end) for number in heeded}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _ignore_further() -> None:
+    for number in _REQUESTS_TO_END:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _play(home: Home, console: Console, *, steps: int, seed: int, phase: str | None, keep: bool) -> Ledger:
@@ -61,12 +109,14 @@ def _play(home: Home, console: Console, *, steps: int, seed: int, phase: str | N
     console.print(
         f"seed {seed} · stack in {home.root}" + (" (runs already)" if was_running else " (starting Postgres, Valkey, API, workers)")
     )
-    control.start_detached(home, None if was_running else 0, os.environ, lambda _service, _state: None)
+    port = None if was_running else DEFAULT_PORT if found is None and ports.is_free(DEFAULT_PORT) else 0
+    control.start_detached(home, port, os.environ, lambda _service, _state: None)
     try:
         with Stage(console, steps=steps) as stage:
             return Story(control.exports(home), home.root, steps=steps, seed=seed, phase=phase, tell=stage.tell).run()
     finally:
         if not keep and not was_running:
+            _ignore_further()
             control.shut_down(home)
 
 

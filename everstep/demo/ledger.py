@@ -63,6 +63,19 @@ class Ledger:
         used = {member["source"] for member in generation["members"]} if generation else set()
         return next((source for source in ("store", "memory", "peer") if source in used), None)
 
+    def broken_claims(self) -> list[str]:
+        """What the demonstration is there to show and this run has not shown."""
+        told = self.summary()
+        first, last = told["loss_first"], told["loss_last"]
+        claims = {
+            "no completed step is lost": told["steps_lost"] == 0,
+            "the state comes from a peer": told["restored_from"] == "peer",
+            "the survivors keep their processes": told["survivor_pids_kept"],
+            "the killed node is replaced": told["node_replaced"],
+            "the loss falls": first is not None and last is not None and last < first,
+        }
+        return [claim for claim, holds in claims.items() if not holds]
+
     def summary(self) -> Json:
         """The JSON line of the demonstration."""
         timeline = self.timeline()

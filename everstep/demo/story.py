@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import boto3
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 
 from everstep.demo.ledger import RECOVERED, Ledger
 from everstep.embedded import procfs
@@ -83,29 +83,31 @@ class Story:
         """Plays it to the end.
 
         Raises:
-            DemoError: something did not happen within its time; the cluster is deleted all the same.
+            DemoError: something did not happen within its time, or was refused; the cluster is deleted all the same.
         """
-        with self._cluster(), self._faults_file():
-            self._submit()
-            self._train_until(1 if self._phase else self._random.randint(self._steps // 3, self._steps // 2))
-            self._kill_a_node()
-            self._train_on()
-            self._await_full_cluster()
+        try:
+            with self._cluster(), self._faults_file():
+                self._submit()
+                self._train_until(1 if self._phase else self._random.randint(self._steps // 3, self._steps // 2))
+                self._kill_a_node()
+                self._train_on()
+                self._await_full_cluster()
+        except (BotoCoreError, ClientError, RestError) as error:
+            raise DemoError(str(error)) from error
         return self.ledger
 
     @contextmanager
     def _cluster(self) -> Iterator[None]:
         groups = [self._group("workers", MEMBERS), self._group("spares", SPARES)]
-        created = self._sagemaker.create_cluster(ClusterName=self._name, InstanceGroups=groups, NodeRecovery="Automatic")
-        self.ledger.cluster_arn = created["ClusterArn"]
         try:
+            created = self._sagemaker.create_cluster(ClusterName=self._name, InstanceGroups=groups, NodeRecovery="Automatic")
+            self.ledger.cluster_arn = created["ClusterArn"]
             self._tell(f"boto3 created cluster {self._name} ({MEMBERS} nodes and {SPARES} spare)", self.ledger)
             self._await_full_cluster()
             self._tell("all nodes are running", self.ledger)
             yield
         finally:
-            self._sagemaker.delete_cluster(ClusterName=self._name)
-            self._await_deleted()
+            self._delete()
 
     @contextmanager
     def _faults_file(self) -> Iterator[None]:
@@ -136,11 +138,17 @@ class Story:
             self.ledger.replaced_at = time.time()
             self._tell("the control plane has replaced the node: the cluster is back at its target count", self.ledger)
 
-    def _await_deleted(self) -> None:
+    def _delete(self) -> None:
+        """Also when the creation was interrupted, so that nobody knows whether there is a cluster."""
+
         def is_gone() -> bool:
             try:
-                self._sagemaker.describe_cluster(ClusterName=self._name)
+                status = self._sagemaker.describe_cluster(ClusterName=self._name)["ClusterStatus"]
+                if status != "Deleting":
+                    self._sagemaker.delete_cluster(ClusterName=self._name)
             except ClientError as error:
+                if error.response["Error"]["Code"] not in {"ResourceNotFound", "ConflictException"}:
+                    raise
                 return error.response["Error"]["Code"] == "ResourceNotFound"
             return False
 

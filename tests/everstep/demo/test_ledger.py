@@ -74,6 +74,14 @@ def test_the_summary_has_every_member_of_the_contract(ledger):
     assert ledger.summary().keys() >= contract | {"survivor_pids_kept", "loss_first", "loss_last", "goodput"}
 
 
+def test_claims_that_a_run_has_not_shown_are_named(ledger):
+    ledger.survivor_pids_kept, ledger.replaced_at = True, KILLED + 5.0
+    assert ledger.broken_claims() == []
+    ledger.job |= {"steps_lost": 1, "loss_last": 4.5}
+    ledger.replaced_at = None
+    assert ledger.broken_claims() == ["no completed step is lost", "the killed node is replaced", "the loss falls"]
+
+
 def test_the_picture_is_a_page(ledger, tmp_path):
     draw(ledger, tmp_path / "page.png")
     assert (tmp_path / "page.png").read_bytes().startswith(b"\x89PNG")
