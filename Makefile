@@ -6,6 +6,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/installed
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 
+define IS_NEW_ENOUGH
+import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, and this is " + sys.version.split()[0] + ": say which with make PYTHON=python3.12 ..., after make clean if .venv is there")
+endef
+
 # pip's own cache is of no use to a user who may not write it, and its notices are noise.
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
@@ -54,8 +58,9 @@ venv: $(READY)
 # torch goes first and alone: it is then there, in the one build that constraints.txt names, when something that depends on it is
 # installed, and pip has no reason to fetch another one of several gigabytes.
 $(READY): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; say which with make PYTHON=python3.12 ...")'
+	@test -x $(BIN)/python || $(PYTHON) -c '$(IS_NEW_ENOUGH)' # before there is an old .venv, which would be taken the next time
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+	@$(BIN)/python -c '$(IS_NEW_ENOUGH)'
 	$(BIN)/python -m pip install --quiet $(TORCH) -c constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[server,train,dev]'
 	touch $@

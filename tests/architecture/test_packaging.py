@@ -108,3 +108,22 @@ def _imports(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             found.add(node.module)
     return found
+
+
+@pytest.mark.parametrize(
+    "python",
+    [
+        "echo 'Python 3.11 or newer is needed' >&2; exit 1",
+        'test "$1" = -c && exit 0; mkdir -p .venv/bin; cp "$0" .venv/bin/python; echo "ensurepip is not available" >&2; exit 1',
+    ],
+)
+def test_a_python_that_will_not_do_leaves_no_environment_behind_to_be_taken_the_next_time(tmp_path: Path, python: str) -> None:
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(sources.ROOT / name, tmp_path / name)
+    fake = tmp_path / "python"
+    fake.write_text(f"#!/bin/sh\n{python}\n")
+    fake.chmod(0o755)
+    made = subprocess.run(["make", "venv", f"PYTHON={fake}"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert made.returncode != 0
+    assert "needed" in made.stderr or "ensurepip" in made.stderr
+    assert not (tmp_path / ".venv").exists()
