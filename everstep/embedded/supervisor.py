@@ -26,6 +26,7 @@ _HEALTHY_AFTER_SECONDS = 10.0
 _TRIES_BEFORE_READY = 3
 _GATE_POLL_SECONDS = 0.1
 _KILLED_AFTER_SECONDS = 10.0
+_FLOW_POLL_SECONDS = 3.0
 
 Tell = Callable[[str, ServiceState], None]
 
@@ -54,12 +55,14 @@ class Supervisor:
         gate: Callable[[], str | None],
         tell: Tell,
         start_seconds: float = 90.0,
+        flow_seconds: float = 30.0,
     ) -> None:
         self._home = home
         self._state = state
         self._gate = gate
         self._tell = tell
         self._start_seconds = start_seconds
+        self._flow_seconds = flow_seconds
         self._running = {service.name: _Running(service, ServiceState()) for service in services}
         self._stop = asyncio.Event()
         self._gate_passed = asyncio.Event()
@@ -82,6 +85,7 @@ class Supervisor:
                 self._state.phase = Phase.READY
                 write(self._home, self._state)
                 on_ready()
+                tasks.append(asyncio.create_task(self._watch_flow()))
                 await _first(stopped, self._failure)
             started.cancel()
         finally:
@@ -122,6 +126,25 @@ class Supervisor:
                 running.state.restarts += 1
         except (StackError, OSError, LookupError) as error:
             self._fail(StackError(f"{running.service.name}: {error}"))
+
+    async def _watch_flow(self) -> None:
+        """Ready once is not ready for ever: a worker that hangs, or that no longer consumes, lives on and says nothing.
+
+        Services that have no readiness of their own are known by the flow of work alone. When it has stopped for ``flow_seconds``, they are
+        started again; what they were at is leased, and done again.
+        """
+        stopped_at: float | None = None
+        while True:
+            await asyncio.sleep(min(_FLOW_POLL_SECONDS, self._flow_seconds / 2))
+            why = await asyncio.to_thread(self._gate)
+            now = time.monotonic()
+            stopped_at = None if why is None else stopped_at or now
+            if stopped_at is not None and now - stopped_at > self._flow_seconds:
+                stopped_at = None
+                self._tell("stack", ServiceState(Phase.CRASHED, why=f"work has not flowed for {self._flow_seconds:.0f} s: {why}"))
+                for running in self._running.values():
+                    if running.process is not None and not running.service.is_task and running.service.why_not_ready is None:
+                        _kill_group(running.process)
 
     async def _live_once(self, running: _Running) -> None:
         """One life of a service, from the wait for others to its end."""
@@ -237,11 +260,15 @@ def _bury(running: _Running) -> int:
     process = running.process
     if process is None:
         return 0
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)  # before wait(): until then nobody else can have this id
+    _kill_group(process)  # before wait(): until then nobody else can have this id
     running.ready.clear()
     running.process = running.state.pid = running.state.started = None
     return process.wait()
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 class _watched:  # noqa: N801 - reads as a verb where it is used

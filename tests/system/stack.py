@@ -16,6 +16,7 @@ from botocore.exceptions import ClientError, EndpointConnectionError, HTTPClient
 from everstep.demo.story import kill_node
 from everstep.embedded import procfs, state
 from everstep.embedded.home import Home
+from everstep.embedded.stack import why_not_ready
 from everstep.protocol import NODE_ID_VARIABLE
 from everstep.rest import Rest, RestError
 
@@ -143,7 +144,11 @@ class Stack:
             procfs.send([key, *_children(key.pid)], signal.SIGKILL)
 
     def await_ready(self, seconds: float = 45.0) -> None:
-        until("ready again", lambda: self.rest.get("/readyz"), seconds)
+        port = state.read(self.home).port
+        deadline = time.monotonic() + seconds
+        while (why := why_not_ready(port)) is not None:
+            assert time.monotonic() < deadline, f"not ready within {seconds} s: {why}; {state.read(self.home).services}"
+            time.sleep(0.1)
 
     def kill_node(self, instance_id: str) -> None:
         kill_node(instance_id)
