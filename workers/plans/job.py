@@ -179,8 +179,15 @@ def _keep(seen: JobSeen, generation: GenerationSeen, lost: Casualties, now: date
     if not ranks.dead:
         return _nobody_died(seen, generation, ranks, lost, now)
     if seen.has_ever_formed and not any(process.reformed for process in lost.alive):
-        return Decision((Move(JobState.FAILED, "Every process that held the training's state is gone."),))
+        return Decision((Move(JobState.FAILED, _told_loss(seen, generation)),))
     return _replace(seen, generation, ranks, lost, now)
+
+
+def _told_loss(seen: JobSeen, generation: GenerationSeen) -> str:
+    """That nobody holds the state any more, and what user code raised where that is why: the commonest mistake fails in every rank at once."""
+    told = "Every process that held the training's state is gone"
+    raised = [process for process in faults(seen) if process.id in generation.members]
+    return f"{told}; the last of them failed:\n{told_fault(raised[-1])}" if raised else f"{told}."
 
 
 def _replace(seen: JobSeen, generation: GenerationSeen, ranks: _Ranks, lost: Casualties, now: datetime) -> Decision[Action]:

@@ -286,6 +286,16 @@ def test_user_code_that_fails_is_tried_again_as_often_as_allowed():
     assert "ZeroDivisionError: again" in here.seen.why
 
 
+def test_user_code_that_fails_in_every_rank_at_once_is_told_in_its_own_words():
+    here = training(replicas=2, max_restarts=3)
+    for rank in range(2):
+        here.fail_rank(rank, "Traceback\nValueError: a mistake")
+    here.step()
+    assert here.seen.state is JobState.FAILED
+    assert "held the training's state" in here.seen.why
+    assert "ValueError: a mistake" in here.seen.why
+
+
 def test_a_kill_from_outside_is_not_counted_against_user_code():
     here = training(max_restarts=0, nodes=6)
     here.kill_rank(1)
