@@ -44,7 +44,7 @@ def demo(
     ),
 ) -> None:
     """Creates a 4-node cluster through boto3, trains a small GPT on it, kills a node, and shows the training go on."""
-    console = Console(stderr=as_json)
+    console = Console(stderr=as_json, soft_wrap=True)
     _check(console, phase, picture_path)
     drawn = secrets.randbelow(10_000) if seed is None else seed
     began = time.monotonic()

@@ -140,7 +140,7 @@ def _tell_ready(place: Home, found: StackState, *, as_json: bool, foreground: bo
     typer.echo(f"Ready on {found.url}")
     typer.echo(f'Sign in from a shell with:  eval "$(everstep env{suffix})"')
     if foreground and found.supervisor_pid == os.getpid():
-        typer.echo("Ctrl-C ends the stack.")
+        typer.echo(f"Ctrl-C ends the stack; its local nodes go on until `everstep down{suffix}`.")
 
 
 def _print_survey(seen: Survey) -> None:

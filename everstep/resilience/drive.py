@@ -98,8 +98,8 @@ class _Drive:
             self._rehearse()
             self._tell(ToAgent.READY)
             return self._train()
-        except Exception:
-            self._tell(ToAgent.FAILED, generation=self._run.generation, traceback=traceback.format_exc())
+        except Exception as error:
+            self._tell(ToAgent.FAILED, generation=self._run.generation, traceback=_told(error))
             if self._membership.watcher is not None:
                 self._membership.watcher.flush(_LAST_WORDS_S)
             raise
@@ -153,3 +153,11 @@ class _Drive:
     def _tell(self, kind: ToAgent, **members: Any) -> None:
         if self._membership.watcher is not None:
             self._membership.watcher.tell(kind, **members)
+
+
+def _told(error: Exception) -> str:
+    """The traceback from the first line on that is not of this file: the user's own, if the error came out of their code."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames))

@@ -92,6 +92,7 @@ def test_an_error_in_user_code_is_told_with_its_traceback_and_ends_the_process(t
     with pytest.raises(JobFailed, match="the user's own mistake") as failure:
         train(tmp_path, to_the_end, kind="fails")
     assert "small.py" in str(failure.value)
+    assert "drive.py" not in str(failure.value), "it begins with the user's own line"
 
 
 def test_a_step_that_is_never_committed_is_an_error_not_an_endless_loop(tmp_path: Path) -> None:
