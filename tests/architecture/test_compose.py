@@ -99,3 +99,13 @@ def test_the_image_has_every_package_that_its_commands_need():
 def instructions(kind):
     text = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
     return [shlex.split(line)[1:] for line in text.splitlines() if line.startswith(f"{kind} ")]
+
+
+def test_the_provider_that_it_asks_for_is_one_that_there_is():
+    (asked,) = {service["environment"]["EVERSTEP_PROVIDER"] for service in OURS.values()}
+    name = asked.removeprefix("${EVERSTEP_PROVIDER:-").removesuffix("}")
+    assert (ROOT / "workers" / "providers" / f"{name}.py").exists()
+
+
+def test_workers_see_each_others_local_nodes():
+    assert OURS["worker-slow"]["pid"] == OURS["worker-slow"]["network_mode"] == "service:worker-fast"
