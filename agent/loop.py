@@ -80,7 +80,7 @@ class Agent:
         work = asyncio.create_task(self._serve_for_ever(port))
         asked = asyncio.create_task(self._asked.wait())
         await asyncio.wait((work, asked), return_when=asyncio.FIRST_COMPLETED)
-        await self._drop(work, asked)
+        await _dropped(work, asked, *self._background)
         error = None if work.cancelled() else work.exception()
         if error is not None and not isinstance(error, NodeGone):
             await self._parts.supervisor.detach()  # our fault, not that of the node's work, which the next start adopts
@@ -89,12 +89,6 @@ class Agent:
         await self._flush()
         await self._parts.control.close()
         return error is not None
-
-    async def _drop(self, *tasks: asyncio.Task[Any]) -> None:
-        every = (*tasks, *self._background)
-        for task in every:
-            task.cancel()
-        await asyncio.gather(*every, return_exceptions=True)
 
     async def _flush(self) -> None:
         """The last reports: how the node's processes ended."""
@@ -160,17 +154,14 @@ class Agent:
             self._lifecycle_begun = True
             self._spawn(self._live(welcome))
             self._spawn(self._parts.logs.run())
+        duties = [asyncio.create_task(duty) for duty in (self._beat(welcome.beat_interval_s), self._listen(), self._tell())]
         try:
-            async with asyncio.TaskGroup() as duties:
-                duties.create_task(self._beat(welcome.beat_interval_s))
-                duties.create_task(self._listen())
-                duties.create_task(self._tell())
-        except BaseExceptionGroup as group:
-            for kind in (NodeGone, NotKnown):
-                found = group.subgroup(kind)
-                if found is not None:
-                    raise _leaf(found) from None
-            raise
+            await asyncio.wait(duties, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            # No TaskGroup: with that of Python 3.11.2 the agent was seen to end here instead of registering again.
+            ended = await _dropped(*duties)
+        errors = [error for error in ended if not isinstance(error, asyncio.CancelledError)]
+        raise next((error for kind in (NodeGone, NotKnown) for error in errors if isinstance(error, kind)), errors[0])
 
     async def _live(self, welcome: Welcome) -> None:
         report = LifecycleReport(exit_code=0, seconds=0.0)
@@ -255,6 +246,9 @@ class Agent:
             log.error("a duty of the agent failed", exc_info=task.exception())
 
 
-def _leaf(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    first = group.exceptions[0]
-    return _leaf(first) if isinstance(first, BaseExceptionGroup) else first
+async def _dropped(*tasks: asyncio.Future[Any]) -> list[BaseException]:
+    """Cancels the tasks and waits for their ends; returns what they have raised."""
+    for task in tasks:
+        task.cancel()
+    ended = await asyncio.gather(*tasks, return_exceptions=True)
+    return [end for end in ended if isinstance(end, BaseException)]

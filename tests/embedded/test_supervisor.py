@@ -107,7 +107,7 @@ def test_a_start_ends_services_that_outlived_a_killed_supervisor(home):
         home.state.unlink()
         assert procfs.is_alive(web)
         with running(home):
-            assert not procfs.is_alive(web)
+            eventually(lambda: not procfs.is_alive(web))
 
 
 def test_a_second_supervisor_is_refused_and_the_first_is_left_alone(home):
