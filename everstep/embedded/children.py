@@ -9,6 +9,7 @@ A child asks the kernel for a signal on its parent's death (Linux ``PR_SET_PDEAT
 import ctypes
 import os
 import pwd
+import secrets
 import signal
 import socket
 import subprocess
@@ -21,6 +22,9 @@ from typing import IO
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+_PORTS = range(15_000, 32_000)
+_DRAWS = 100
 
 # Postgres refuses to run as root. The account `postgres` comes last: a server of production may share it with us.
 _UNPRIVILEGED = ("nobody", "daemon", "postgres")
@@ -108,10 +112,20 @@ def unprivileged_account(directory: Path) -> Account | None:
 
 
 def free_port() -> int:
-    """A loopback TCP port that nobody listens on. Another program may take it before you do; be ready to try again."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A loopback TCP port that nobody listens on. Another program may take it before you do; be ready to try again.
+
+    Drawn below the range from which the kernel gives ports to outgoing connections: one of those would be in a server's way later.
+
+    Raises:
+        OSError: a hundred ports were drawn, and none was free.
+    """
+    for _ in range(_DRAWS):
+        port = _PORTS.start + secrets.randbelow(len(_PORTS))
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    message = f"no free port among {_DRAWS} drawn from {_PORTS.start} to {_PORTS.stop}"
+    raise OSError(message)
 
 
 def _die_with_parent(number: signal.Signals) -> Callable[[], None] | None:

@@ -114,7 +114,8 @@ def test_up_in_a_home_with_damaged_credentials_changes_nothing_and_says_why(home
 @pytest.mark.parametrize("command", ["up", "up --detach", "demo", "status", "env", "down", "job list"])
 def test_a_home_that_cannot_be_one_is_named_by_every_command_with_what_to_do(command, tmp_path):
     (tmp_path / "file").write_text("in the way of a directory")
-    told = everstep(*command.split(), "--home", str(tmp_path / "file" / "home"), MPLCONFIGDIR=str(tmp_path))
+    picture = ["--picture", str(tmp_path / "page.png")] if command == "demo" else []
+    told = everstep(*command.split(), *picture, "--home", str(tmp_path / "file" / "home"), MPLCONFIGDIR=str(tmp_path))
     said = told.stderr + told.stdout
     assert told.returncode == 1
     assert f"{tmp_path}/file/home" in said

@@ -5,6 +5,7 @@ Agents are played through ``models``' own ``report_*``: what the agents' door wo
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -17,6 +18,7 @@ from models.cluster.states import ClusterState
 from models.cluster.table import Cluster
 from models.directive import queries as directives
 from models.directive.changes import report_delivered
+from models.errors import NotFound
 from models.job import queries as jobs
 from models.job.reports import Reform, report_broken, report_finished, report_process, report_reformed
 from models.job.states import JobState, ProcessState
@@ -127,10 +129,12 @@ class SmallPlane:
     # ------------------------------------------------------------------ agents
 
     def agents(self) -> None:
+        """Those of hosts that no node owns, left by a launch whose answer was lost, are turned away at the door."""
         with unit_of_work(self.sessions) as session:
             for host in self.provider.hosts():
                 if host.is_alive and host.instance_id not in self.dead:
-                    self._agent(session, nodes.by_instance(session, host.instance_id, lock=True))
+                    with suppress(NotFound):
+                        self._agent(session, nodes.by_instance(session, host.instance_id, lock=True))
 
     def _agent(self, session: Session, node: Node) -> None:
         now = self.clock.at
