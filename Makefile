@@ -19,8 +19,8 @@ export PIP_NO_INPUT := 1
 demo: venv ## the main job, end to end, on this machine
 	$(BIN)/everstep demo
 
-test: venv ## the whole default test suite, a file at a time on each of two cores
-	$(BIN)/python -m pytest -n 2 --dist loadscope $(PYTEST_ARGS)
+test: venv ## the whole default test suite; three at a time, because on two cores most of its time is waiting
+	$(BIN)/python -m pytest -n 3 --dist loadscope $(PYTEST_ARGS)
 
 check: venv ## what CI runs besides the tests: lint, format, types, import contracts, architecture, generated files
 	$(BIN)/ruff check .

@@ -22,7 +22,8 @@ class Killer:
         self._thread = threading.Thread(target=self._run, args=(stack, rng))
 
     def _run(self, stack, rng):
-        while len(self.killed) < MOST_KILLS and not self._stop.wait(rng.uniform(0.1, 2.0)):
+        # The first comes before anything can have been reached.
+        while len(self.killed) < MOST_KILLS and not self._stop.wait(rng.uniform(0.1, 2.0) if self.killed else rng.uniform(0.0, 0.3)):
             service = rng.choice(SERVICES)
             stack.kill_service(service)
             self.killed.append(service)
