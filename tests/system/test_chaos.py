@@ -22,11 +22,12 @@ class Killer:
         self._thread = threading.Thread(target=self._run, args=(stack, rng))
 
     def _run(self, stack, rng):
-        # The first comes before anything can have been reached.
-        while len(self.killed) < MOST_KILLS and not self._stop.wait(rng.uniform(0.1, 2.0) if self.killed else rng.uniform(0.0, 0.3)):
+        pause_s = rng.uniform(0.0, 0.3)  # the first comes before anything can have been reached
+        while len(self.killed) < MOST_KILLS and not self._stop.wait(pause_s):
             service = rng.choice(SERVICES)
             stack.kill_service(service)
             self.killed.append(service)
+            pause_s = rng.uniform(0.1, 2.0)
 
     def __enter__(self):
         self._thread.start()
