@@ -20,7 +20,7 @@ demo: venv ## the main job, end to end, on this machine
 	$(BIN)/everstep demo
 
 test: venv ## the whole default test suite; three at a time, because on two cores most of its time is waiting
-	$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadscope $(PYTEST_ARGS)
 
 check: venv ## what CI runs besides the tests: lint, format, types, import contracts, architecture, generated files
 	$(BIN)/ruff check .

@@ -95,14 +95,3 @@ def broker_url(valkey: str) -> str:
     with redis.Redis.from_url(valkey) as client:
         client.flushall()
     return valkey
-
-
-def pytest_collection_modifyitems(items):
-    """A module runs in one test process, and so do all tests of the whole system, which share a stack.
-
-    Those come first: begun last, they would run on alone while the other processes have nothing left to do.
-    """
-    for item in items:
-        folder = "tests/system" if item.nodeid.startswith("tests/system/") else item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(folder))
-    items.sort(key=lambda item: not item.nodeid.startswith("tests/system/"))
