@@ -82,7 +82,7 @@ class Bench:
             return ledger.after_kill is not None
 
         self._await("the next step", has_recovered)
-        steps = self.rest.get(f"/v1/jobs/{self.job_id}/steps", after=before["step"] - 21)["steps"]
+        steps = self.rest.get(f"/v1/jobs/{self.job_id}/steps", after=max(-1, before["step"] - 21))["steps"]
         step_s = statistics.median(step["seconds"] for step in steps if step["number"] < before["step"])
         return {**ledger.timeline(), "one step": round(step_s, 3), "steps lost": float(ledger.job["steps_lost"])}
 
