@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from api.settings import Settings
 from api.sigv4 import SignedRequest, verify
 from models.access import changes, queries, secrets
+from models.access.states import Role
 from models.errors import Unauthenticated
 
 _BEARER = "bearer "
@@ -21,10 +22,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Caller:
-    """An authenticated principal. ``name`` is for logs: an access key id, or ``token``."""
+    """An authenticated principal. ``name`` is for logs: an access key id, or ``token``.
+
+    ``team`` bounds what it sees to its team's own and what is shared; None sees everything. ``source`` is the address it called from.
+    """
 
     account_id: str
     name: str
+    role: Role = Role.ADMIN
+    team: str | None = None
+    source: str | None = None
 
 
 def by_signature(session: Session, request: SignedRequest, *, master_key: bytes, now: datetime) -> Caller:

@@ -21,10 +21,11 @@ from starlette.types import Scope
 
 from api.aws.body import read_object
 from api.aws.errors import CRASH, UnknownOperation, code_of
-from api.aws.operations import SAGEMAKER, Listing, Operation, perform
 from api.aws.pages import PageTokens
 from api.aws.render import render
 from api.aws.schema import sagemaker
+from api.aws.table.kinds import Listing, Operation, perform
+from api.aws.table.sagemaker import SAGEMAKER
 from api.aws.validate import read_members
 from api.deps import Services, authenticate_signature, read_body, services_of, signed_request
 from api.ids import new_request_id
@@ -91,7 +92,7 @@ class Door:
         model, operation = self._find(target)
         members = read_members(model.input_shape, read_object(request.body))
         with unit_of_work(services.sessions) as session:
-            work = Work(session, services.clock.now(), services.settings.region, caller.account_id)
+            work = Work(session, services.clock.now(), services.settings.region, caller)
             # Rendered before the commit: an answer that cannot be written takes its transaction with it.
             answer: dict[str, Any] = render(model.output_shape, perform(model.name, operation, work, members, self._tokens))
         return answer

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from api.aws.errors import CRASH, ERRORS
-from api.aws.operations import SAGEMAKER, Listing
+from api.aws.table.kinds import Listing
+from api.aws.table.sagemaker import SAGEMAKER
 from api.aws.translate import refuse
 from api.aws.translate.states import CLUSTER_STATUS, GROUP_STATUS, NODE_STATUS
 from api.sigv4 import SERVICES, SKEW

@@ -1,4 +1,4 @@
-"""What every use-case is given: its transaction, the time, and where this control plane stands."""
+"""What every use-case is given: its transaction, the time, who calls, and where this control plane stands."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy.orm import Session
+
+from api.auth import Caller
 
 
 @dataclass(frozen=True)
@@ -15,4 +17,8 @@ class Work:
     session: Session
     now: datetime
     region: str
-    account_id: str
+    caller: Caller
+
+    @property
+    def account_id(self) -> str:
+        return self.caller.account_id

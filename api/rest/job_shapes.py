@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from api.operations.jobs import KEY, JobView
-from api.rest.wire import Wire, word
+from api.own.wire import Wire, word
 from models.events import Event
 from models.job.states import ALIVE
 from models.job.table import Generation, Job, JobProcess, ProcessLog, Step

@@ -13,9 +13,9 @@ from starlette.responses import Response
 
 from api.deps import NowDep, SessionDep, authenticated
 from api.operations import jobs
+from api.own.wire import answer, word
 from api.rest import job_file, job_shapes
 from api.rest.job_shapes import EventList, JobList, JobShape, JobSummary, LogList, StepList, Submitted
-from api.rest.wire import answer, word
 from everstep import documents
 from models.errors import Invalid, LimitExceeded
 from models.paging import Cut

@@ -7,6 +7,14 @@ from enum import StrEnum
 from models.machine import Machine
 
 
+class Role(StrEnum):
+    """What the holder of a credential may do: look; look and change; also give credentials."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+
 class KeyState(StrEnum):
     ACTIVE = "active"
     REVOKED = "revoked"

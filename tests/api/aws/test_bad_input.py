@@ -11,8 +11,8 @@ import httpx
 import pytest
 from sqlalchemy import func, select
 
-from api.aws.operations import SAGEMAKER
 from api.aws.schema import sagemaker as model
+from api.aws.table.sagemaker import SAGEMAKER
 from api.deps import MOST_BYTES
 from models.cluster.table import Cluster, InstanceGroup, Tag
 from models.events import Event

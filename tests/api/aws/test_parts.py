@@ -16,10 +16,11 @@ from starlette.applications import Starlette
 
 from api.aws.body import Unreadable, read_object
 from api.aws.dispatch import Door, Service, TargetRoute
-from api.aws.operations import SAGEMAKER, Operation
 from api.aws.pages import PageTokens
 from api.aws.patterns import compile_pattern, is_match
 from api.aws.schema import sagemaker as model
+from api.aws.table.kinds import Operation
+from api.aws.table.sagemaker import SAGEMAKER
 from api.aws.validate import Violated, read_members
 from api.deps import Services
 from models.clock import WallClock

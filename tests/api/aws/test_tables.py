@@ -8,8 +8,9 @@ from sqlalchemy.exc import TimeoutError as PoolExhausted
 
 from api import sigv4
 from api.aws.errors import CRASH, ERRORS, code_of
-from api.aws.operations import SAGEMAKER, Listing
 from api.aws.schema import sagemaker as model
+from api.aws.table.kinds import Listing
+from api.aws.table.sagemaker import SAGEMAKER
 from api.aws.translate.states import CLUSTER_STATUS, GROUP_STATUS, NODE_STATUS
 from api.rest import errors as rest
 from models import errors as domain

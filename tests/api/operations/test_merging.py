@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 from sqlalchemy.orm import Session
 
+from api.auth import Caller
 from api.operations import clusters
 from api.operations.clusters import ClusterChange
 from api.operations.work import Work
@@ -40,7 +41,7 @@ class Lives(RuleBasedStateMachine):
     @initialize(wish=WISHES.filter(bool), is_continuous=st.booleans())
     def create(self, wish: dict[str, int], is_continuous: bool) -> None:
         self.name = f"merging-{next(_numbers)}"
-        self.work = Work(self.session, NOW, "us-east-1", "123456789012")
+        self.work = Work(self.session, NOW, "us-east-1", Caller("123456789012", "test"))
         self.is_continuous = is_continuous
         self.is_busy = True
         self.wanted, self.leaving = dict(wish), set[str]()

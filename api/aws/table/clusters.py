@@ -1,0 +1,38 @@
+"""Operations of clusters."""
+
+from __future__ import annotations
+
+from api.aws.table.kinds import Listing, Operation, Table
+from api.aws.translate import clusters as wire
+from api.operations import clusters
+
+CLUSTERS: Table = {
+    "CreateCluster": Operation(
+        wire.read_create,
+        clusters.create,
+        wire.write_arn,
+        note="Answers as soon as the wish is stored. A name is taken until its cluster is deleted.",
+    ),
+    "DescribeCluster": Operation(
+        wire.read_name,
+        clusters.describe,
+        wire.write_description,
+        note="Groups come in the caller's order; members that were not sent stay absent.",
+    ),
+    "UpdateCluster": Operation(
+        wire.read_update,
+        clusters.update,
+        wire.write_arn,
+        note=(
+            "Groups are matched by name; unlisted ones stay as they are. Mutable members that are left out keep their value; an immutable one "
+            "that is left out or changed is refused. A call that changes nothing starts nothing."
+        ),
+    ),
+    "DeleteCluster": Operation(
+        wire.read_name,
+        clusters.delete,
+        wire.write_arn,
+        note="Idempotent while the cluster is Deleting; ResourceNotFound afterwards.",
+    ),
+    "ListClusters": Listing(wire.read_listing, clusters.listed, lambda rows, _members: wire.write_listing(rows)),
+}

@@ -1,0 +1,7 @@
+"""Operations that tell what happened."""
+
+from __future__ import annotations
+
+from api.own.kinds import OwnTable
+
+EVENTS: OwnTable = ()

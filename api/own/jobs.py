@@ -1,0 +1,7 @@
+"""Operations of training jobs."""
+
+from __future__ import annotations
+
+from api.own.kinds import OwnTable
+
+JOBS: OwnTable = ()

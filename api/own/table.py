@@ -1,0 +1,13 @@
+"""Every operation of Everstep's own: one table, from which REST, the JSON door and the client's service model follow."""
+
+from __future__ import annotations
+
+from api.own.alarms import ALARMS
+from api.own.events import EVENTS
+from api.own.goodput import GOODPUT
+from api.own.images import IMAGES
+from api.own.jobs import JOBS
+from api.own.keys import KEYS
+from api.own.kinds import OwnTable
+
+OWN: OwnTable = (*JOBS, *GOODPUT, *EVENTS, *IMAGES, *ALARMS, *KEYS)

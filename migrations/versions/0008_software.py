@@ -1,0 +1,16 @@
+"""image releases, software updates, alarms, health checks"""
+
+from __future__ import annotations
+
+revision = "0008"
+down_revision = "0007"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    pass
+
+
+def downgrade() -> None:
+    pass
