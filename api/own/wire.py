@@ -15,6 +15,12 @@ class Wire(BaseModel):
     model_config = ConfigDict(alias_generator=to_pascal, populate_by_name=True, frozen=True, ser_json_inf_nan="strings")
 
 
+class Asked(Wire):
+    """What an operation takes. A member that it does not know is refused, never dropped."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
 def answer(view: Wire, status: int = 200) -> Response:
     return Response(view.model_dump_json(by_alias=True), status, media_type="application/json")
 
