@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models import events, pulse
+from models import events, pulse, replay
 from models.access import table as access
 from models.base import Base
 from models.cluster import table as cluster
@@ -13,4 +13,4 @@ from models.operation import table as operation
 
 metadata = Base.metadata
 
-__all__ = ["access", "cluster", "directive", "events", "job", "metadata", "node", "operation", "pulse"]
+__all__ = ["access", "cluster", "directive", "events", "job", "metadata", "node", "operation", "pulse", "replay"]

@@ -21,6 +21,8 @@ SLOW = "slow"
 SWEEP_EVERY = timedelta(seconds=2)
 PULSE_EVERY = timedelta(seconds=3)
 ORPHANS_EVERY = timedelta(seconds=60)
+FORGET_EVERY = timedelta(minutes=10)
+"""Answers to repeated requests that have run out take up room until then."""
 
 _SOFT_LIMIT_S = 60
 _HARD_LIMIT_S = 75

@@ -6,6 +6,7 @@ import logging
 
 from celery import Celery
 
+from models import replay
 from models.pulse import report_pulse
 from models.session import unit_of_work
 from workers import orphans
@@ -42,3 +43,9 @@ def release_orphans() -> None:
 def pulse(queue: str) -> None:
     with unit_of_work(plane().sessions) as session:
         report_pulse(session, queue, now=plane().clock.now())
+
+
+@celery.task(name="forget-answers")  # type: ignore[untyped-decorator]
+def forget_answers() -> None:
+    with unit_of_work(plane().sessions) as session:
+        replay.forget(session, before=plane().clock.now() - replay.LONGEST)
