@@ -1,0 +1,90 @@
+"""What a DescribeCluster costs: CPU seconds of the server, its database included, beside moto_server's in the same run.
+
+Usage: python -m benchmarks.describe [--calls 500] [--json FILE]
+
+The same cluster, of 2 and then of 10 groups, described by the same boto3 client from a process of its own, servers taking turns in short
+rounds so that a busy machine slows both. moto checks no signature, keeps everything in its own memory and answers from there; ours verifies
+every request and reads every answer from Postgres.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks import servers
+from benchmarks.load import client
+from benchmarks.servers import Measured
+
+SIZES = (2, 10)
+ROUNDS = 4
+WARM_UP = 40
+MOST_OF_MOTO = 1 / 3
+ROLE = "arn:aws:iam::123456789012:role/everstep"
+
+
+def cost(calls: int) -> dict[int, dict[str, float]]:
+    """Milliseconds of CPU for each DescribeCluster, by the number of groups."""
+    with tempfile.TemporaryDirectory() as home, servers.everstep(Path(home)) as ours, servers.moto() as moto:
+        return {size: _compare(ours, moto, size, calls) for size in SIZES}
+
+
+def _compare(ours: Measured, moto: Measured, size: int, calls: int) -> dict[str, float]:
+    name = f"bench-{size}"
+    for server in (ours, moto):
+        client(server.url).create_cluster(ClusterName=name, InstanceGroups=[_group(number) for number in range(size)])
+        _describe(server, name, WARM_UP)
+    spent = {"ours": 0.0, "moto": 0.0}
+    for _ in range(ROUNDS):
+        for which, server in (("ours", ours), ("moto", moto)):
+            before = server.cpu_s()
+            _describe(server, name, calls // ROUNDS)
+            spent[which] += server.cpu_s() - before
+    done = calls // ROUNDS * ROUNDS
+    return {
+        "ours_ms": spent["ours"] / done * 1000,
+        "moto_ms": spent["moto"] / done * 1000,
+        "ratio": spent["ours"] / spent["moto"],
+    }
+
+
+def _describe(server: Measured, name: str, count: int) -> None:
+    members = json.dumps({"ClusterName": name})
+    command = [sys.executable, "-m", "benchmarks.load", server.url, "describe_cluster", str(count), members]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=Path(__file__).parent.parent)
+
+
+def _group(number: int) -> dict[str, Any]:
+    return {
+        "InstanceGroupName": f"group-{number}",
+        "InstanceType": "ml.c5.xlarge",
+        "InstanceCount": 2,
+        "ExecutionRole": ROLE,
+        "LifeCycleConfig": {"SourceS3Uri": "s3://sagemaker-bench/scripts", "OnCreate": "on_create.sh"},
+        "ThreadsPerCore": 1,
+        "InstanceStorageConfigs": [{"EbsVolumeConfig": {"VolumeSizeInGB": 100}}],
+    }
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    options.add_argument("--calls", type=int, default=500)
+    options.add_argument("--json", type=Path)
+    given = options.parse_args()
+    found = cost(given.calls)
+    for size, told in found.items():
+        print(
+            f"DescribeCluster, {size:2} groups: ours {told['ours_ms']:.2f} ms of CPU with its database, "
+            f"moto_server {told['moto_ms']:.2f} ms: {told['ratio']:.2f} of it (at most {MOST_OF_MOTO:.2f})"
+        )
+    if given.json:
+        given.json.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
