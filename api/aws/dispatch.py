@@ -24,9 +24,9 @@ from api.aws.errors import CRASH, UnknownOperation, code_of
 from api.aws.pages import PageTokens
 from api.aws.render import render
 from api.aws.schema import sagemaker
+from api.aws.support import read_request
 from api.aws.table.kinds import Listing, Operation, perform
 from api.aws.table.sagemaker import SAGEMAKER
-from api.aws.validate import read_members
 from api.deps import Services, authenticate_signature, read_body, services_of, signed_request
 from api.ids import new_request_id
 from api.operations.work import Work
@@ -90,7 +90,7 @@ class Door:
         caller = authenticate_signature(services, request)
         known.caller = caller.name
         model, operation = self._find(target)
-        members = read_members(model.input_shape, read_object(request.body))
+        members = read_request(model, operation, read_object(request.body))
         with unit_of_work(services.sessions) as session:
             work = Work(session, services.clock.now(), services.settings.region, caller)
             # Rendered before the commit: an answer that cannot be written takes its transaction with it.

@@ -39,13 +39,18 @@ def read_members(shape: StructureShape | None, wire: dict[str, Any]) -> dict[str
         Unreadable: a member has the wrong JSON type.
         Violated: constraints of the model do not hold.
     """
-    if shape is None:
-        return {}
-    violations: list[str] = []
-    members = _structure(shape, wire, "", violations)
+    members, violations = read_all(shape, wire)
     if violations:
         raise Violated(violations)
     return members
+
+
+def read_all(shape: StructureShape | None, wire: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """As ``read_members``, but the violations are given back, for those who have more to say. Raises Unreadable."""
+    if shape is None:
+        return {}, []
+    violations: list[str] = []
+    return _structure(shape, wire, "", violations), violations
 
 
 def _read(shape: Shape, value: Any, path: str, violations: list[str]) -> Any:
@@ -58,13 +63,13 @@ def _structure(shape: StructureShape, value: Any, path: str, violations: list[st
     members: dict[str, Any] = {}
     for name, member in shape.members.items():
         if name in given:
-            members[name] = _read(member, given[name], _below(path, name), violations)
+            members[name] = _read(member, given[name], below(path, name), violations)
         elif name in required:
-            violations.append(_violation(None, _below(path, name), "Member must not be null"))
+            violations.append(violation(None, below(path, name), "Member must not be null"))
     violations += [_unknown(shape, name, given[name], path) for name in given if name not in shape.members]
     if shape.is_tagged_union and len(given) != 1:
         names = ", ".join(shape.members)
-        violations.append(_violation(value, path, f"Member must have exactly one of its members set: [{names}]"))
+        violations.append(violation(value, path, f"Member must have exactly one of its members set: [{names}]"))
     return members
 
 
@@ -75,7 +80,7 @@ def _list(shape: ListShape, value: Any, path: str, violations: list[str]) -> lis
     for place, item in enumerate(items, start=1):
         where = f"{path}.{place}.member"
         if item is None:
-            violations.append(_violation(None, where, "Member must not be null"))
+            violations.append(violation(None, where, "Member must not be null"))
         else:
             read.append(_read(shape.member, item, where, violations))
     return read
@@ -90,10 +95,10 @@ def _map(shape: MapShape, value: Any, path: str, violations: list[str]) -> dict[
         _read(shape.key, key, path, broken)
         if broken:
             constraints = ", ".join(text.partition("constraint: ")[2] for text in broken)
-            violations.append(_violation(value, path, f"Map keys must satisfy constraint: [{constraints}]"))
+            violations.append(violation(value, path, f"Map keys must satisfy constraint: [{constraints}]"))
         where = f"{path}.{key}.member"
         if item is None:
-            violations.append(_violation(None, where, "Member must not be null"))
+            violations.append(violation(None, where, "Member must not be null"))
         else:
             read[key] = _read(shape.value, item, where, violations)
     return read
@@ -102,15 +107,15 @@ def _map(shape: MapShape, value: Any, path: str, violations: list[str]) -> dict[
 def _string(shape: Shape, value: Any, path: str, violations: list[str]) -> str:
     text: str = _expect(value, str, path)
     if not is_storable(text):
-        violations.append(_violation(text, path, "Member must not contain U+0000 or unpaired surrogates"))
+        violations.append(violation(text, path, "Member must not contain U+0000 or unpaired surrogates"))
         return text
     enum = getattr(shape, "enum", ())
     if enum and text not in enum:
-        violations.append(_violation(text, path, f"Member must satisfy enum value set: [{', '.join(enum)}]"))
+        violations.append(violation(text, path, f"Member must satisfy enum value set: [{', '.join(enum)}]"))
     pattern = shape.metadata.get("pattern")
     # A text beyond its maximum is not matched as well: some patterns take quadratic time.
     if _check_length(shape, text, path, violations) and pattern and not is_match(pattern, text):
-        violations.append(_violation(text, path, f"Member must satisfy regular expression pattern: {pattern}"))
+        violations.append(violation(text, path, f"Member must satisfy regular expression pattern: {pattern}"))
     return text
 
 
@@ -194,9 +199,9 @@ def _check_length(shape: Shape, value: Any, path: str, violations: list[str]) ->
     """Whether the maximum holds."""
     least, most = shape.metadata.get("min"), shape.metadata.get("max")
     if least is not None and len(value) < least:
-        violations.append(_violation(value, path, f"Member must have length greater than or equal to {least}"))
+        violations.append(violation(value, path, f"Member must have length greater than or equal to {least}"))
     if most is not None and len(value) > most:
-        violations.append(_violation(value, path, f"Member must have length less than or equal to {most}"))
+        violations.append(violation(value, path, f"Member must have length less than or equal to {most}"))
         return False
     return True
 
@@ -204,18 +209,18 @@ def _check_length(shape: Shape, value: Any, path: str, violations: list[str]) ->
 def _check_range(shape: Shape, value: float, path: str, violations: list[str]) -> None:
     least, most = shape.metadata.get("min"), shape.metadata.get("max")
     if least is not None and value < least:
-        violations.append(_violation(value, path, f"Member must have value greater than or equal to {least}"))
+        violations.append(violation(value, path, f"Member must have value greater than or equal to {least}"))
     if most is not None and value > most:
-        violations.append(_violation(value, path, f"Member must have value less than or equal to {most}"))
+        violations.append(violation(value, path, f"Member must have value less than or equal to {most}"))
 
 
 def _unknown(shape: StructureShape, name: str, value: Any, path: str) -> str:
     near = difflib.get_close_matches(name, shape.members, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    return _violation(value, _below(path, name), f"Member must be one that {shape.name} has{hint}")
+    return violation(value, below(path, name), f"Member must be one that {shape.name} has{hint}")
 
 
-def _violation(value: Any, path: str, constraint: str) -> str:
+def violation(value: Any, path: str, constraint: str) -> str:
     return f"Value {'null' if value is None else _shown(value)} at {path!r} failed to satisfy constraint: {constraint}"
 
 
@@ -225,6 +230,6 @@ def _shown(value: Any) -> str:
     return f"'{text if len(text) <= _SHOWN else text[:_SHOWN] + '…'}'"
 
 
-def _below(path: str, name: str) -> str:
+def below(path: str, name: str) -> str:
     lowered = name[:1].lower() + name[1:]
     return f"{path}.{lowered}" if path else lowered

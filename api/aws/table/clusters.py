@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from api.aws.table.kinds import Listing, Operation, Table
+from api.aws.table.kinds import Listing, Operation, Table, honoured, refused, stored
+from api.aws.table.parts import CREATED, ORDER, PAGE, TAG, VPC, whole
+from api.aws.table.specification import CLUSTER, GROUPS
 from api.aws.translate import clusters as wire
 from api.operations import clusters
 
@@ -12,12 +14,22 @@ CLUSTERS: Table = {
         clusters.create,
         wire.write_arn,
         note="Answers as soon as the wish is stored. A name is taken until its cluster is deleted.",
+        members={
+            **honoured("ClusterName", note="Unique among the clusters that are not deleted."),
+            **GROUPS,
+            **CLUSTER,
+            **stored(
+                *whole("VpcConfig", *VPC), note="Immutable, and required with Eks. Nodes stand in the provider's own network."
+            ),
+            **honoured(*TAG),
+        },
     ),
     "DescribeCluster": Operation(
         wire.read_name,
         clusters.describe,
         wire.write_description,
         note="Groups come in the caller's order; members that were not sent stay absent.",
+        members=honoured("ClusterName"),
     ),
     "UpdateCluster": Operation(
         wire.read_update,
@@ -27,12 +39,28 @@ CLUSTERS: Table = {
             "Groups are matched by name; unlisted ones stay as they are. Mutable members that are left out keep their value; an immutable one "
             "that is left out or changed is refused. A call that changes nothing starts nothing."
         ),
+        members={
+            **honoured("ClusterName"),
+            **GROUPS,
+            **CLUSTER,
+            **honoured("InstanceGroupsToDelete", note="One group at least must be left."),
+        },
     ),
     "DeleteCluster": Operation(
         wire.read_name,
         clusters.delete,
         wire.write_arn,
         note="Idempotent while the cluster is Deleting; ResourceNotFound afterwards.",
+        members=honoured("ClusterName"),
     ),
-    "ListClusters": Listing(wire.read_listing, clusters.listed, lambda rows, _members: wire.write_listing(rows)),
+    "ListClusters": Listing(
+        wire.read_listing,
+        clusters.listed,
+        lambda rows, _members: wire.write_listing(rows),
+        members={
+            **honoured(*CREATED, *PAGE, *ORDER, "NameContains"),
+            **refused({"TrainingPlanArn": "Leave it out: there are no training plans here."}),
+        },
+        absent={"ClusterSummaries[].TrainingPlanArns": "There are no training plans here."},
+    ),
 }

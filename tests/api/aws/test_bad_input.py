@@ -264,7 +264,7 @@ class TestUnsupported:
         [
             (
                 changed(TrainingPlanArn="arn:aws:sagemaker:us-east-1:123456789012:training-plan/p1"),
-                "TrainingPlanArn of instance group",
+                "'instanceGroups.1.member.trainingPlanArn' failed to satisfy constraint: Member is not supported by this control plane",
             ),
             (
                 changed(OnStartDeepHealthChecks=["InstanceStress"]),
