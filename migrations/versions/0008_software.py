@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sqlalchemy as sa
+from alembic import op
+
 revision = "0008"
 down_revision = "0007"
 branch_labels = None
@@ -9,8 +12,14 @@ depends_on = None
 
 
 def upgrade() -> None:
-    pass
+    op.add_column("node", sa.Column("operation_id", sa.Text(), nullable=True))
+    op.create_index("ix_node_operation_id", "node", ["operation_id"])
+    op.drop_index("ix_operation_cluster_id", "operation")
+    op.create_index("ix_operation_cluster_at", "operation", ["cluster_id", "created_at", "id"])
 
 
 def downgrade() -> None:
-    pass
+    op.drop_index("ix_operation_cluster_at", "operation")
+    op.create_index("ix_operation_cluster_id", "operation", ["cluster_id"])
+    op.drop_index("ix_node_operation_id", "node")
+    op.drop_column("node", "operation_id")

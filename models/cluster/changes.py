@@ -18,11 +18,11 @@ from models.cluster.states import CLUSTER, GROUP, ClusterState, GroupState
 from models.cluster.table import Cluster, InstanceGroup, Tag
 from models.errors import AlreadyExists, NotFound
 from models.events import About, Level
-from models.ids import cluster_arn, new_cluster_id, new_group_id, new_operation_id
+from models.ids import cluster_arn, new_cluster_id, new_group_id
 from models.move import advance, move, wake
 from models.operation import queries as operations
-from models.operation.states import OPERATION, OperationState
-from models.operation.table import Operation
+from models.operation.changes import request_operation, settle_all_done, settle_done
+from models.operation.states import OperationKind
 from models.session import breaks
 
 
@@ -75,7 +75,8 @@ def request_cluster(session: Session, spec: ClusterSpec, *, region: str, account
     for position, group in enumerate(spec.groups):
         _add_group(session, cluster, group, position, now)
     put_tags(session, cluster.arn, spec.tags)
-    _start_operation(session, cluster, {group.name: _counts(0, group.count, group.min_count) for group in spec.groups}, now)
+    wanted = {group.name: _counts(0, group.count, group.min_count) for group in spec.groups}
+    request_operation(session, cluster.id, OperationKind.SCALING, details=wanted, now=now)
     _record(session, cluster, "creation requested", f"Creation of cluster {spec.name} started.", now)
     wake(session, cluster, now=now)
     return cluster
@@ -102,7 +103,7 @@ def request_update(
     cluster.settings = {**cluster.settings, **settings}
     cluster.failure_message = None
     if changes:
-        _start_operation(session, cluster, changes, now)
+        request_operation(session, cluster.id, OperationKind.SCALING, details=changes, now=now)
     _record(session, cluster, "update requested", f"Update of cluster {cluster.name} started.", now)
     if cluster.is_continuous and cluster.state is ClusterState.IN_SERVICE:
         wake(session, cluster, now=now)
@@ -114,6 +115,7 @@ def request_deletion(session: Session, cluster: Cluster, *, now: datetime) -> No
     """Asks for the end of a locked cluster and all its nodes. Asking again changes nothing."""
     if cluster.state is ClusterState.DELETING:
         return
+    request_operation(session, cluster.id, OperationKind.DELETION, details={}, now=now)
     for group in queries.groups(session, cluster.id):
         if group.state is not GroupState.DELETING:
             advance(GROUP, group, GroupState.DELETING, now=now)
@@ -131,6 +133,8 @@ def settle_cluster(session: Session, cluster: Cluster, new: ClusterState, *, why
     if failed:
         cluster.failure_message = why
     _record(session, cluster, f"cluster {new}", why, now, level=Level.ERROR if failed else Level.INFO)
+    if new is ClusterState.DELETED:
+        settle_all_done(session, cluster.id, now=now)
 
 
 def settle_group(session: Session, cluster: Cluster, group: InstanceGroup, new: GroupState, *, why: str, now: datetime) -> None:
@@ -146,7 +150,8 @@ def settle_group(session: Session, cluster: Cluster, group: InstanceGroup, new: 
         level=level,
         cluster_id=cluster.id,
         group_name=group.name,
-        details={"target": group.target_count},
+        operation_id=operations.current(session, cluster.id),
+        details={"target": group.target_count, "minimum": group.min_count},
         now=now,
     )
 
@@ -167,8 +172,7 @@ def settle_rollback(group: InstanceGroup, *, now: datetime) -> None:
 def settle_operations(session: Session, cluster: Cluster, *, now: datetime) -> None:
     """Everything that was asked for has been reached."""
     for operation in operations.open_of_cluster(session, cluster.id):
-        advance(OPERATION, operation, OperationState.DONE, now=now)
-        operation.ended_at = now
+        settle_done(session, operation.id, now=now)
 
 
 def put_tags(session: Session, resource_arn: str, tags: Mapping[str, str]) -> None:
@@ -249,17 +253,16 @@ def _counts(before: int, wanted: int, minimum: int) -> dict[str, Any]:
     return {"before": before, "wanted": wanted, "minimum": minimum}
 
 
-def _start_operation(session: Session, cluster: Cluster, details: dict[str, Any], now: datetime) -> None:
-    for operation in operations.open_of_cluster(session, cluster.id):
-        advance(OPERATION, operation, OperationState.SUPERSEDED, now=now)
-        operation.ended_at = now
-    session.add(
-        Operation(
-            id=new_operation_id(), cluster_id=cluster.id, type="Scaling", state=OPERATION.initial, details=details, created_at=now
-        )
-    )
-
-
 def _record(session: Session, cluster: Cluster, name: str, text: str, now: datetime, *, level: Level = Level.INFO) -> None:
     details = {"failure": cluster.failure_message} if level is Level.ERROR else {}
-    events.record(session, name, text, about=About.CLUSTER, level=level, cluster_id=cluster.id, details=details, now=now)
+    events.record(
+        session,
+        name,
+        text,
+        about=About.CLUSTER,
+        level=level,
+        cluster_id=cluster.id,
+        operation_id=operations.current(session, cluster.id),
+        details=details,
+        now=now,
+    )

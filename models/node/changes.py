@@ -7,17 +7,20 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from models import events
 from models.cluster.table import Cluster, InstanceGroup
 from models.events import About, Level
-from models.ids import ClusterId, InstanceId, LogicalId, NodeId, digest, new_logical_id, new_node_id
+from models.ids import ClusterId, InstanceId, LogicalId, NodeId, OperationId, digest, new_logical_id, new_node_id
 from models.move import move, wake
 from models.node.states import NODE, HostWord, NodeState
 from models.node.table import Host, Node
 from models.notify import nudge
+from models.operation import queries as operations
+from models.operation.changes import settle_done
+from models.operation.states import OF_NODES, OperationState
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class Heartbeat:
 _LAUNCH_FACTS = frozenset({"obstacle", "launch_tries", "launch_tried_at"})
 _HOST_WORK = (NodeState.BOOTING, NodeState.SUSPECT, NodeState.RELEASING)
 """The states that something is to be done for, or asked, at the provider."""
+_THROUGH = (NodeState.READY, NodeState.GONE)
+"""The states that end a node's part in whatever was asked for."""
 
 
 def settle_wanted_node(
@@ -62,6 +67,7 @@ def settle_wanted_node(
         state_since=now,
         instance_type=group.instance_type,
         facts={"failures": failures, "is_replacement": logical_id is not None},
+        operation_id=operations.current(session, group.cluster_id) or _operation_of_place(session, logical_id),
         created_at=now,
     )
     session.add(node)
@@ -69,6 +75,14 @@ def settle_wanted_node(
     wake(session, node, now=now)
     wake_host(session, node, now=now)
     return node
+
+
+def _operation_of_place(session: Session, logical_id: LogicalId | None) -> OperationId | None:
+    """What the newest node of the place was in the middle of: a replacement goes on with the node that takes the place over."""
+    if logical_id is None:
+        return None
+    newest = select(Node.operation_id).where(Node.logical_id == logical_id).order_by(Node.created_at.desc(), Node.id).limit(1)
+    return session.scalars(newest).first()
 
 
 def wake_host(session: Session, node: Node, *, now: datetime) -> None:
@@ -82,6 +96,7 @@ def settle_unwanted(session: Session, node: Node, *, why: str, now: datetime) ->
     """The node is to go. Its own reconciler drains and releases it."""
     if node.is_wanted:
         node.is_wanted = False
+        node.operation_id = operations.current(session, node.cluster_id) or node.operation_id
         record(session, node, "release requested", why, now)
     wake(session, node, now=now)
 
@@ -111,6 +126,27 @@ def settle_node(session: Session, node: Node, new: NodeState, *, why: str, now: 
     if level is not Level.INFO:
         node.message = why
     record(session, node, f"node {new}", why, now, level=level)
+    if new in _THROUGH:
+        _settle_through(session, node, now)
+
+
+def _settle_through(session: Session, node: Node, now: datetime) -> None:
+    """The node is through with the operation that it was part of, as is that operation if it is about nodes and this was the last one.
+
+    The operation is locked before its nodes are counted, so of two that are through at once the later one sees the earlier.
+    """
+    operation_id = node.operation_id
+    if operation_id is None:
+        return
+    if node.state is NodeState.READY:
+        node.operation_id = None
+        session.flush()
+    operation = operations.get(session, operation_id, lock=True)
+    if operation is None or operation.type not in OF_NODES or operation.state is not OperationState.IN_PROGRESS:
+        return
+    still = select(func.count()).select_from(Node).where(Node.operation_id == operation_id, Node.state != NodeState.GONE)
+    if not session.scalar(still):
+        settle_done(session, operation_id, now=now)
 
 
 def settle_lost(session: Session, node: Node, *, witnesses: str, now: datetime) -> None:
@@ -228,6 +264,7 @@ def record(session: Session, node: Node, name: str, description: str, now: datet
         group_name=node.group_name,
         instance_id=node.instance_id,
         node_id=node.id,
+        operation_id=node.operation_id,
         details={"logical_id": node.logical_id} | ({"failure": description} if level is not Level.INFO else {}),
         now=now,
     )

@@ -9,7 +9,7 @@ from sqlalchemy import BigInteger, ForeignKey, Integer, String
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.base import Base, Leased, Timed, Versioned
-from models.ids import ClusterId, GroupId, InstanceId, LogicalId, NodeId
+from models.ids import ClusterId, GroupId, InstanceId, LogicalId, NodeId, OperationId
 from models.node.states import HostWord, NodeState
 
 
@@ -19,6 +19,7 @@ class Node(Leased, Versioned, Timed, Base):
     ``id`` doubles as the claim by which the provider launches it once only. ``last_seen`` and ``beat_sequence`` are liveness, written in batches
     and never part of a transition; ``stream_lost_at`` is when the directive stream closed, None while it is open or was never opened.
     ``host_word`` is what the provider last said of the host. ``message`` is sticky: it keeps the last failure's text. ``lost_because`` names the witnesses of a loss, in words.
+    ``operation_id`` is the cluster operation that the node is in the middle of, and to which what happens to it meanwhile belongs.
     """
 
     __tablename__ = "node"
@@ -48,6 +49,7 @@ class Node(Leased, Versioned, Timed, Base):
     stream_lost_at: Mapped[datetime | None]
     created_at: Mapped[datetime] = mapped_column(index=True)
     launched_at: Mapped[datetime | None]
+    operation_id: Mapped[OperationId | None] = mapped_column(index=True)
     host_fence: Mapped[int] = mapped_column(BigInteger, default=0)
     host_lease_owner: Mapped[str | None] = mapped_column(String(128))
     host_lease_until: Mapped[datetime | None]

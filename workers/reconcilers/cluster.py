@@ -93,6 +93,8 @@ def _lock_order(action: plans.Action) -> tuple[int, str]:
             return (3, job)
         case plans.MoveCluster():
             return (1, "")
+        case plans.FinishOperations():
+            return (4, "")  # last: what this step concludes still belongs to the operation
         case _:
             return (0, "")
 
