@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_pascal
 from starlette.responses import Response
 
@@ -19,6 +20,18 @@ class Asked(Wire):
     """What an operation takes. A member that it does not know is refused, never dropped."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+ClientToken = Annotated[
+    Annotated[str, StringConstraints(min_length=1, max_length=255)] | None,
+    Field(description="A repetition with the same token is the same request."),
+]
+"""Of a member ``client_token``."""
+NextToken = Annotated[
+    Annotated[str, StringConstraints(max_length=8192)] | None,
+    Field(description="Of the page before: the listing goes on after it."),
+]
+"""Of a member ``next_token`` that a listing takes."""
 
 
 def answer(view: Wire, status: int = 200) -> Response:

@@ -13,9 +13,9 @@ from starlette.responses import Response
 
 from api.deps import NowDep, SessionDep, authenticated
 from api.operations import jobs
+from api.own import job_file, job_shapes
+from api.own.job_shapes import EventList, JobList, JobShape, JobSummary, LogList, StepList, Submitted
 from api.own.wire import answer, word
-from api.rest import job_file, job_shapes
-from api.rest.job_shapes import EventList, JobList, JobShape, JobSummary, LogList, StepList, Submitted
 from everstep import documents
 from models.errors import Invalid, LimitExceeded
 from models.paging import Cut
@@ -26,7 +26,7 @@ _YAML = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml")
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], dependencies=[Depends(authenticated)])
 
 
-async def _job_file(request: Request) -> job_file.JobFile:
+async def _job_file(request: Request) -> job_file.Submission:
     """Raises Invalid, Unsupported, LimitExceeded."""
     body = await request.body()
     if len(body) > _MAX_BODY:
@@ -56,7 +56,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-JobFileDep = Annotated[job_file.JobFile, Depends(_job_file)]
+JobFileDep = Annotated[job_file.Submission, Depends(_job_file)]
 KeyHeader = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=255)]
 _FILE = {"schema": job_file.JobFile.model_json_schema(by_alias=False)}
 _BODY = {"requestBody": {"required": True, "content": {"application/json": _FILE, "application/yaml": _FILE}}}
@@ -73,7 +73,7 @@ def submit(file: JobFileDep, session: SessionDep, now: NowDep, idempotency_key: 
         spares=file.spares,
         max_restarts=file.max_restarts,
         instance_groups=tuple(file.instance_groups),
-        spec=file.model_dump(mode="json"),
+        spec=file.spec,
         key=idempotency_key,
     )
     return answer(Submitted(job_id=jobs.submit(session, wish, now=now).id), 201)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.rest import job_file
+from api.own import job_file
 from everstep import documents
 from models.errors import Invalid, Unsupported
 

@@ -11,9 +11,10 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
+from pydantic import ConfigDict, Field, StringConstraints, ValidationError, field_validator
 from pydantic.alias_generators import to_pascal
 
+from api.own.wire import Asked, ClientToken
 from everstep.protocol import FAULTS_VARIABLE
 from models.errors import Invalid, Unsupported
 
@@ -23,24 +24,27 @@ LATER: Final = {
     "elastic": "Use spares to survive lost nodes.",
     "checkpoint": "Save from the script, as torch does.",
     "priority": "A job starts as soon as enough nodes are free for it.",
-    "team": "A job starts as soon as enough nodes are free for it.",
     "recipe": "Give a command.",
 }
 """Keys of features that this version does not have, and what to do instead."""
 _RESERVED: Final = frozenset({"MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"})
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MOST_TOLD = 5
+NAME: Final = r"^[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}$"
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 Count = Annotated[int, Field(ge=1, le=100_000)]
 
 
-class JobFile(BaseModel):
-    """A training job. ``replicas`` is how many nodes take part, ``spares`` how many more stand by, warm."""
+class JobFile(Asked):
+    """A training job. ``replicas`` is how many nodes take part, ``spares`` how many more stand by, warm.
 
-    model_config = ConfigDict(alias_generator=to_pascal, populate_by_name=True, extra="forbid", strict=True, frozen=True)
+    ``team`` is whose job it is; a caller who is bound to a team submits for that one.
+    """
 
-    name: Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}$")]
+    model_config = ConfigDict(strict=True)
+
+    name: Annotated[str, StringConstraints(pattern=NAME)]
     cluster: Text
     command: Annotated[list[Text], Field(min_length=1, max_length=1000)]
     working_dir: Annotated[str, StringConstraints(pattern=r"^/", max_length=4096)]
@@ -52,6 +56,7 @@ class JobFile(BaseModel):
     max_restarts: Annotated[int, Field(ge=0, le=10_000)] = 3
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
     recovery: Literal["in-process", "process"] = "in-process"
+    team: Annotated[str, StringConstraints(pattern=NAME)] | None = None
 
     @field_validator("env")
     @classmethod
@@ -69,10 +74,21 @@ class JobFile(BaseModel):
         return env
 
 
-KEYS: Final = tuple(JobFile.model_fields)
+class Submission(JobFile):
+    """A job file as it is submitted."""
+
+    client_token: ClientToken = None
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The job file alone, its defaults filled in."""
+        return self.model_dump(mode="json", exclude={"client_token"})
 
 
-def read(document: Mapping[str, Any]) -> JobFile:
+KEYS: Final = tuple(Submission.model_fields)
+
+
+def read(document: Mapping[str, Any]) -> Submission:
     """Checks a job file that has been parsed.
 
     Raises:
@@ -84,7 +100,7 @@ def read(document: Mapping[str, Any]) -> JobFile:
         if key in LATER:
             raise Unsupported(member=f"The key '{key}' of a job file", remedy=LATER[key])
     try:
-        job = JobFile.model_validate(named)
+        job = Submission.model_validate(named)
     except ValidationError as error:
         raise Invalid(message=f"The job file is not valid: {_told(error)}") from error
     if job.recovery != "in-process":
