@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from api.aws.render import render
 from api.aws.schema import sagemaker
 from api.aws.support import read_request
 from api.aws.table.kinds import Listing, Operation, perform
+from api.aws.table.refusals import REFUSALS
 from api.aws.table.sagemaker import SAGEMAKER
 from api.deps import Services, authenticate_signature, read_body, services_of, signed_request
 from api.ids import new_request_id
@@ -39,15 +41,19 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Service:
-    """A service model and the part of it that is served."""
+    """A service model and the part of it that is served. ``refusals`` say of others what to do instead."""
 
     model: ServiceModel
     operations: dict[str, Operation | Listing]
+    refusals: Mapping[str, str] = field(default_factory=dict)
 
     def find(self, name: str) -> tuple[OperationModel, Operation | Listing]:
         """Raises UnknownOperation: not in the model, or not served."""
         if name not in self.model.operation_names:
             message = f"{self.model.service_name} has no operation {name!r}."
+            raise UnknownOperation(message)
+        if name in self.refusals:
+            message = f"{name} is not supported by Everstep. {self.refusals[name]}"
             raise UnknownOperation(message)
         if name not in self.operations:
             message = f"{name} is not supported by Everstep. Supported operations: {', '.join(sorted(self.operations))}."
@@ -118,7 +124,7 @@ class TargetRoute(Route):
 
 def route(master_key: bytes) -> TargetRoute:
     """The route of this door. It must come before all others."""
-    door = Door({"SageMaker": Service(sagemaker(), SAGEMAKER)}, PageTokens(master_key))
+    door = Door({"SageMaker": Service(sagemaker(), SAGEMAKER, REFUSALS)}, PageTokens(master_key))
     return TargetRoute("/", door.answer, methods=["POST"])
 
 

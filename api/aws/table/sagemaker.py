@@ -10,7 +10,6 @@ from api.aws.table.kinds import Table
 from api.aws.table.nodes import NODES
 from api.aws.table.operations import OPERATIONS
 from api.aws.table.quotas import QUOTAS
-from api.aws.table.refusals import REFUSALS
 from api.aws.table.schedulers import SCHEDULERS
 from api.aws.table.software import SOFTWARE
 from api.aws.table.tags import TAGS
@@ -26,5 +25,4 @@ SAGEMAKER: Table = {
     **SCHEDULERS,
     **QUOTAS,
     **TAGS,
-    **REFUSALS,
 }

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import func, select
 
 from api.aws.schema import sagemaker as model
+from api.aws.table.refusals import REFUSALS
 from api.aws.table.sagemaker import SAGEMAKER
 from api.deps import MOST_BYTES
 from models.cluster.table import Cluster, InstanceGroup, Tag
@@ -106,6 +107,14 @@ class TestTargets:
         status, code, message = told(server.call(operation, {}))
         assert (status, code) == (400, "UnknownOperationException")
         assert message.startswith(f"{operation} is not supported by Everstep")
+
+    @pytest.mark.parametrize("operation", sorted(set(REFUSALS) & set(model().operation_names))[::3])
+    def test_an_operation_of_the_family_that_is_refused_says_what_to_do_instead(self, server: Server, operation):
+        assert told(server.call(operation, {"Odd": 1})) == (
+            400,
+            "UnknownOperationException",
+            f"{operation} is not supported by Everstep. {REFUSALS[operation]}",
+        )
 
     @pytest.mark.parametrize("operation", ["Nonsense", "createCluster", ""])
     def test_an_operation_that_no_model_has_is_unknown(self, server: Server, operation):

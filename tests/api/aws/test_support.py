@@ -12,6 +12,7 @@ from botocore.model import ServiceModel
 from api.aws.schema import sagemaker as model
 from api.aws.support import paths, read_request, word_of
 from api.aws.table.kinds import Operation, Treatment, honoured, refused
+from api.aws.table.refusals import REFUSALS
 from api.aws.table.sagemaker import SAGEMAKER
 from api.aws.validate import Violated
 
@@ -93,3 +94,28 @@ def test_absent_output_members_are_the_model_s_and_say_why(name):
 
 def test_an_operation_that_tells_of_no_member_takes_what_its_model_has():
     assert read_request(MAKE, replace(operation({})), {"Name": "a"}) == {"Name": "a"}
+
+
+FAMILY = """
+CreateCluster DescribeCluster UpdateCluster UpdateClusterSoftware DeleteCluster ListClusters ListClusterNodes DescribeClusterNode
+BatchAddClusterNodes BatchDeleteClusterNodes BatchRebootClusterNodes BatchReplaceClusterNodes MoveClusterNodes AttachClusterNodeVolume
+DetachClusterNodeVolume AttachClusterNodeNetworkInterface ListClusterEvents DescribeClusterEvent ListClusterOperations
+DescribeClusterOperation StartClusterHealthCheck CreateClusterSchedulerConfig DescribeClusterSchedulerConfig
+UpdateClusterSchedulerConfig DeleteClusterSchedulerConfig ListClusterSchedulerConfigs CreateComputeQuota DescribeComputeQuota
+UpdateComputeQuota DeleteComputeQuota ListComputeQuotas CreateClusterExtension DescribeClusterExtension UpdateClusterExtension
+DeleteClusterExtension ListClusterExtensions ListClusterExtensionVersions SearchTrainingPlanOfferings CreateTrainingPlan
+DescribeTrainingPlan ListTrainingPlans ExtendTrainingPlan DescribeTrainingPlanExtensionHistory DescribeReservedCapacity
+ListUltraServersByReservedCapacity AddTags ListTags DeleteTags
+""".split()
+"""The operations of HyperPod clusters."""
+
+
+def test_every_operation_of_the_family_is_served_or_refused_with_a_remedy():
+    assert len(FAMILY) == len(set(FAMILY)) == 48
+    assert set(FAMILY) - set(SAGEMAKER) - set(REFUSALS) == set()
+    assert set(SAGEMAKER) & set(REFUSALS) == set()
+
+
+def test_no_operation_around_clusters_is_forgotten_when_the_model_grows():
+    around = {name for name in model().operation_names if "Cluster" in name or "TrainingPlan" in name or "ComputeQuota" in name}
+    assert around - set(FAMILY) == set()
