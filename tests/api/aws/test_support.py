@@ -96,17 +96,56 @@ def test_an_operation_that_tells_of_no_member_takes_what_its_model_has():
     assert read_request(MAKE, replace(operation({})), {"Name": "a"}) == {"Name": "a"}
 
 
-FAMILY = """
-CreateCluster DescribeCluster UpdateCluster UpdateClusterSoftware DeleteCluster ListClusters ListClusterNodes DescribeClusterNode
-BatchAddClusterNodes BatchDeleteClusterNodes BatchRebootClusterNodes BatchReplaceClusterNodes MoveClusterNodes AttachClusterNodeVolume
-DetachClusterNodeVolume AttachClusterNodeNetworkInterface ListClusterEvents DescribeClusterEvent ListClusterOperations
-DescribeClusterOperation StartClusterHealthCheck CreateClusterSchedulerConfig DescribeClusterSchedulerConfig
-UpdateClusterSchedulerConfig DeleteClusterSchedulerConfig ListClusterSchedulerConfigs CreateComputeQuota DescribeComputeQuota
-UpdateComputeQuota DeleteComputeQuota ListComputeQuotas CreateClusterExtension DescribeClusterExtension UpdateClusterExtension
-DeleteClusterExtension ListClusterExtensions ListClusterExtensionVersions SearchTrainingPlanOfferings CreateTrainingPlan
-DescribeTrainingPlan ListTrainingPlans ExtendTrainingPlan DescribeTrainingPlanExtensionHistory DescribeReservedCapacity
-ListUltraServersByReservedCapacity AddTags ListTags DeleteTags
-""".split()
+FAMILY = [
+    "CreateCluster",
+    "DescribeCluster",
+    "UpdateCluster",
+    "UpdateClusterSoftware",
+    "DeleteCluster",
+    "ListClusters",
+    "ListClusterNodes",
+    "DescribeClusterNode",
+    "BatchAddClusterNodes",
+    "BatchDeleteClusterNodes",
+    "BatchRebootClusterNodes",
+    "BatchReplaceClusterNodes",
+    "MoveClusterNodes",
+    "AttachClusterNodeVolume",
+    "DetachClusterNodeVolume",
+    "AttachClusterNodeNetworkInterface",
+    "ListClusterEvents",
+    "DescribeClusterEvent",
+    "ListClusterOperations",
+    "DescribeClusterOperation",
+    "StartClusterHealthCheck",
+    "CreateClusterSchedulerConfig",
+    "DescribeClusterSchedulerConfig",
+    "UpdateClusterSchedulerConfig",
+    "DeleteClusterSchedulerConfig",
+    "ListClusterSchedulerConfigs",
+    "CreateComputeQuota",
+    "DescribeComputeQuota",
+    "UpdateComputeQuota",
+    "DeleteComputeQuota",
+    "ListComputeQuotas",
+    "CreateClusterExtension",
+    "DescribeClusterExtension",
+    "UpdateClusterExtension",
+    "DeleteClusterExtension",
+    "ListClusterExtensions",
+    "ListClusterExtensionVersions",
+    "SearchTrainingPlanOfferings",
+    "CreateTrainingPlan",
+    "DescribeTrainingPlan",
+    "ListTrainingPlans",
+    "ExtendTrainingPlan",
+    "DescribeTrainingPlanExtensionHistory",
+    "DescribeReservedCapacity",
+    "ListUltraServersByReservedCapacity",
+    "AddTags",
+    "ListTags",
+    "DeleteTags",
+]
 """The operations of HyperPod clusters."""
 
 
