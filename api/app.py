@@ -14,7 +14,8 @@ from api.agents import door
 from api.auth import store_bootstrap
 from api.aws import dispatch
 from api.deps import Services, authenticated
-from api.rest import errors, health, jobs
+from api.limits import Meter
+from api.rest import errors, health, own
 from api.settings import Settings
 from models.clock import Clock, WallClock
 from models.session import connect, sessions, unit_of_work
@@ -33,12 +34,13 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         settings = Settings.from_environment()
     engine = connect(settings.database_url, pool_size=POOL_SIZE)
-    services = Services(settings=settings, sessions=sessions(engine), clock=clock or WallClock())
+    meter = Meter(settings.rate_limit, settings.rate_limit * 2)
+    services = Services(settings=settings, sessions=sessions(engine), clock=clock or WallClock(), meter=meter)
     app = FastAPI(title="Everstep", version="1", docs_url=None, redoc_url=None, lifespan=_lifespan(services, engine))
     app.state.services = services
     app.router.routes.insert(0, dispatch.route(settings.master_key))
     app.include_router(health.router)
-    app.include_router(jobs.router, dependencies=[Depends(authenticated)])
+    app.include_router(own.router, dependencies=[Depends(authenticated)])
     app.include_router(door.router, include_in_schema=False)  # described by a document of its own: openapi/agent.json
     errors.install(app)
     return app

@@ -14,7 +14,9 @@ from fastapi import APIRouter, FastAPI
 from pydantic import TypeAdapter
 
 from api.agents import door, wire
-from api.rest import health, jobs
+from api.own.table import OWN
+from api.rest import health, own
+from api.rest.own_described import add_components
 
 FOLDER = Path(__file__).parent.parent / "openapi"
 _SCHEMAS = "#/components/schemas/{model}"
@@ -26,9 +28,11 @@ def documents() -> dict[str, dict[str, Any]]:
 
 
 def control_plane() -> dict[str, Any]:
-    return _document(
-        "Everstep", "The REST door of the control plane. AWS's own operations are served at POST / instead.", health, jobs
+    document = _document(
+        "Everstep", "The REST door of the control plane. AWS's own operations are served at POST / instead.", health, own
     )
+    add_components(document, OWN)
+    return document
 
 
 def agent() -> dict[str, Any]:

@@ -10,11 +10,12 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from models import events
+from api.operations.work import Work
 from models.cluster import queries as clusters
 from models.cluster.states import ClusterState
 from models.cluster.table import Cluster
-from models.errors import AlreadyExists, InTransition, Invalid
+from models.errors import AlreadyExists, Forbidden, InTransition, Invalid
+from models.events import Event
 from models.job import changes, logs, queries
 from models.job.changes import JobSpec
 from models.job.states import ENDED
@@ -28,7 +29,10 @@ KEY = "idempotency_key"
 
 @dataclass(frozen=True)
 class Wish:
-    """A job as it is submitted. ``spec`` is the job file with its defaults; ``key`` makes a repeated submission the same one."""
+    """A job as it is submitted. ``spec`` is the job file with its defaults; ``key`` makes a repeated submission the same one.
+
+    ``team`` is whose job it is to be; left out, it is the caller's team's.
+    """
 
     name: str
     cluster: str
@@ -38,6 +42,7 @@ class Wish:
     max_restarts: int
     instance_groups: tuple[str, ...]
     spec: Mapping[str, Any]
+    team: str | None = None
     key: str | None = None
 
 
@@ -52,15 +57,19 @@ class JobView:
     instances: Mapping[str, str]
 
 
-def submit(session: Session, wish: Wish, *, now: datetime) -> Job:
+def submit(work: Work, wish: Wish) -> Job:
     """Puts a job into its cluster's queue; with a key that was used for the same wish before, returns that job.
 
     Raises:
+        Forbidden: the job is to be another team's than the caller's.
         NotFound: no such cluster.
         InTransition: the cluster is being deleted.
         Invalid: an instance group that the cluster does not have, or a key that was used for another wish.
         AlreadyExists: a job of this name has not ended in the cluster.
     """
+    session, bound = work.session, work.caller.team
+    if bound is not None and wish.team not in (None, bound):
+        raise Forbidden(message=f"team: the caller is bound to team '{bound}' and cannot submit a job of team '{wish.team}'.")
     cluster = clusters.find(session, wish.cluster)
     before = _submitted(session, cluster, wish)
     if before is not None:
@@ -79,7 +88,7 @@ def submit(session: Session, wish: Wish, *, now: datetime) -> Job:
         spec=spec,
     )
     try:
-        return changes.request_job(session, asked, now=now)
+        return changes.request_job(session, asked, now=work.now)
     except AlreadyExists:
         before = _submitted(session, cluster, wish)  # the same submission, a moment ago
         if before is None:
@@ -107,14 +116,17 @@ def generations(session: Session, job_id: str) -> Sequence[Generation]:
     return queries.generations(session, job_id)
 
 
-def steps(session: Session, job_id: str, *, after: int, limit: int) -> Sequence[Step]:
-    """Raises NotFound."""
-    return queries.steps(session, queries.get(session, job_id).id, after=after, limit=limit)
+def steps(session: Session, job_id: str, *, after: int, limit: int, cursor: str | None) -> Page[Step]:
+    """Committed steps with a number above ``after``, in order. Raises NotFound."""
+    first = after if cursor is None else max(after, int(cursor))
+    found = tuple(queries.steps(session, queries.get(session, job_id).id, after=first, limit=limit + 1))
+    return Page(found[:limit], str(found[limit - 1].number) if len(found) > limit else None)
 
 
-def history(session: Session, job_id: str) -> Sequence[events.Event]:
+def history(session: Session, job_id: str, cut: Cut) -> Page[Event]:
     """What happened to a job, oldest first. Raises NotFound."""
-    return events.of_job(session, queries.get(session, job_id).id)
+    wanted = select(Event).where(Event.job_id == queries.get(session, job_id).id)
+    return page(session, wanted, (Event.sequence, Event.id), lambda event: (event.sequence, event.id), cut)
 
 
 def output(session: Session, job_id: str) -> tuple[JobView, Sequence[tuple[JobProcess, ProcessLog | None]]]:

@@ -114,6 +114,7 @@ class StepShape(Wire):
 
 class StepList(Wire):
     steps: tuple[StepShape, ...]
+    next_token: str | None = None
 
 
 class EventShape(Wire):
@@ -126,6 +127,7 @@ class EventShape(Wire):
 
 class EventList(Wire):
     events: tuple[EventShape, ...]
+    next_token: str | None = None
 
 
 class LogShape(Wire):

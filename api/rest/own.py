@@ -1,0 +1,168 @@
+"""REST routes of Everstep's own operations, made from their table.
+
+Order matters: who calls is settled before anything about the request is told; nothing is written before the request is wholly valid; the
+answer leaves after the commit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from pydantic.alias_generators import to_pascal
+from starlette.requests import Request
+from starlette.responses import Response
+
+from api.aws.own import perform
+from api.aws.pages import PageTokens
+from api.deps import CallerDep, ServicesDep
+from api.operations.work import Work
+from api.own.kinds import Own
+from api.own.table import OWN
+from api.own.wire import Asked, answer
+from api.rest.own_described import described
+from everstep import documents
+from models.errors import Invalid, LimitExceeded
+from models.session import unit_of_work
+
+KEY_HEADER: Final = "idempotency-key"
+_MAX_BODY: Final = 1024 * 1024
+_YAML: Final = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"})
+
+
+async def _body(request: Request) -> bytes:
+    return await request.body()
+
+
+BodyDep = Annotated[bytes, Depends(_body)]
+
+
+def _endpoint(own: Own) -> Callable[..., Response]:
+    def endpoint(request: Request, caller: CallerDep, body: BodyDep, services: ServicesDep) -> Response:
+        asked = read(own, request, body)
+        with unit_of_work(services.sessions) as session:
+            work = Work(session, services.clock.now(), services.settings.region, caller)
+            return answer(perform(own, work, asked, PageTokens(services.settings.master_key)), own.status)
+
+    endpoint.__doc__ = own.run.__doc__
+    return endpoint
+
+
+def _routes() -> APIRouter:
+    router = APIRouter()
+    for own in OWN:
+        router.add_api_route(
+            own.path,
+            _endpoint(own),
+            methods=[own.method],
+            name=own.name,
+            operation_id=own.name,
+            status_code=own.status,
+            response_model=own.gives,
+            tags=[own.path.split("/")[2]],
+            **described(own),
+        )
+    return router
+
+
+# ------------------------------------------------------------------ reading a request
+
+
+def read(own: Own, request: Request, body: bytes) -> Asked:
+    """What is asked, from path, query, body and header together.
+
+    Raises:
+        RequestValidationError: a member is unknown, missing or not valid.
+        DomainError: what the operation's own reading refuses.
+    """
+    path = dict(request.path_params)
+    query = _query(own, request)
+    if own.method in {"GET", "DELETE"}:
+        return _validated(own, query | path, "query", is_strict=False)
+    if query:
+        raise RequestValidationError([_error("query", name, "is no parameter of this operation") for name in query])
+    document = _document(own, request, body)
+    _take_key(own, request, document)
+    if own.read is not None:
+        return own.read(document | path)
+    return _validated(own, document | path, "body", is_strict=True)
+
+
+def _query(own: Own, request: Request) -> dict[str, Any]:
+    """Every parameter by the name of its member; several values of one are a list."""
+    members: dict[str, Any] = {}
+    for name in request.query_params:
+        values = request.query_params.getlist(name)
+        member = own.also.get(name, name)
+        if member in members:
+            raise RequestValidationError([_error("query", name, f"means the same as {member!r}, which is there too")])
+        members[member] = values if len(values) > 1 or _is_list(own, member) else values[0]
+    return members
+
+
+def _is_list(own: Own, member: str) -> bool:
+    field = own.takes.model_fields.get(member)
+    return field is not None and "tuple[" in str(field.annotation)
+
+
+def _document(own: Own, request: Request, body: bytes) -> dict[str, Any]:
+    """Raises Invalid, LimitExceeded."""
+    if len(body) > _MAX_BODY:
+        raise LimitExceeded(what=own.document, wanted=f"{len(body)} bytes", limit=f"{_MAX_BODY} bytes", remedy="Shorten it.")
+    if not body and not own.has_body:
+        return {}
+    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    try:
+        document = documents.parse(body) if kind in _YAML else json.loads(body, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        raise Invalid(message=f"{own.document} cannot be read: {error}") from error
+    if not isinstance(document, dict):
+        raise Invalid(message=f"{own.document} must be an object of keys and values.")
+    return document
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A key that comes twice is an error, as it is in YAML: the last one's value is not what everybody meant."""
+    members: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in members:
+            message = f"the key {key!r} is there twice"
+            raise ValueError(message)
+        members[key] = value
+    return members
+
+
+def _take_key(own: Own, request: Request, document: dict[str, Any]) -> None:
+    """The header is the operation's client token. Without such a member a repetition changes nothing anyway. Raises Invalid."""
+    key = request.headers.get(KEY_HEADER)
+    if key is None or "client_token" not in own.takes.model_fields:
+        return
+    given = [document[name] for name in ("client_token", to_pascal("client_token")) if document.get(name) is not None]
+    if given and given != [key]:
+        raise Invalid(message="Idempotency-Key and ClientToken differ; send one of them.")
+    if not given:
+        document["client_token"] = key
+
+
+def _validated(own: Own, members: dict[str, Any], where: str, *, is_strict: bool) -> Asked:
+    """A body is read strictly: a boolean is no number. A query is text, and read as what it says."""
+    try:
+        if is_strict:
+            return own.takes.model_validate_json(json.dumps(members, allow_nan=False), strict=True)
+        return own.takes.model_validate(members)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False, include_context=False)
+        raise RequestValidationError([item | {"loc": (where, *item["loc"])} for item in found]) from error
+    except ValueError as error:
+        raise Invalid(message=f"{own.document} cannot be read: {error}") from error
+
+
+def _error(where: str, name: str, message: str) -> dict[str, Any]:
+    return {"loc": (where, name), "msg": message, "type": "value_error"}
+
+
+router = _routes()
