@@ -15,7 +15,7 @@ from api.auth import store_bootstrap
 from api.aws import dispatch
 from api.deps import Services, authenticated
 from api.limits import Meter
-from api.rest import errors, health, own
+from api.rest import errors, health, own, sagemaker
 from api.settings import Settings
 from models.clock import Clock, WallClock
 from models.session import connect, sessions, unit_of_work
@@ -38,7 +38,7 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
     services = Services(settings=settings, sessions=sessions(engine), clock=clock or WallClock(), meter=meter)
     app = FastAPI(title="Everstep", version="1", docs_url=None, redoc_url=None, lifespan=_lifespan(services, engine))
     app.state.services = services
-    app.router.routes.insert(0, dispatch.route(settings.master_key))
+    app.router.routes[:0] = [dispatch.route(settings.master_key), *sagemaker.routes(settings.master_key)]
     app.include_router(health.router)
     app.include_router(own.router, dependencies=[Depends(authenticated)])
     app.include_router(door.router, include_in_schema=False)  # described by a document of its own: openapi/agent.json

@@ -1,10 +1,11 @@
-"""Who is calling: an AWS signature or a bearer token becomes a ``Caller``. Secrets are opened here, used, and never logged."""
+"""Who is calling, and what he may: an AWS signature or a bearer token becomes a ``Caller``. Secrets are opened here, used, and never logged."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from cryptography.exceptions import InvalidTag
 from sqlalchemy.orm import Session
@@ -13,16 +14,19 @@ from api.settings import Settings
 from api.sigv4 import SignedRequest, verify
 from models.access import changes, queries, secrets
 from models.access.states import Role
-from models.errors import Unauthenticated
+from models.access.table import Credential
+from models.errors import Forbidden, Unauthenticated
 
 _BEARER = "bearer "
+_READS: Final = ("Describe", "List", "Get", "Search")
+_FOR_ADMINS: Final = frozenset({"CreateKey", "ListKeys", "RotateKey", "RevokeKey", "ListAuditEvents"})
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Caller:
-    """An authenticated principal. ``name`` is for logs: an access key id, or ``token``.
+    """An authenticated principal. ``name`` is what people call its credential, ``key_id`` the credential's id.
 
     ``team`` bounds what it sees to its team's own and what is shared; None sees everything. ``source`` is the address it called from.
     """
@@ -32,19 +36,49 @@ class Caller:
     role: Role = Role.ADMIN
     team: str | None = None
     source: str | None = None
+    key_id: str = ""
+
+    @property
+    def arn(self) -> str:
+        return f"arn:aws:iam::{self.account_id}:user/{self.name}"
+
+
+def need_of(operation: str) -> Role:
+    """The role that an operation takes, of either service, by its name: whoever looks is a viewer, whoever changes an operator."""
+    if operation in _FOR_ADMINS:
+        return Role.ADMIN
+    return Role.VIEWER if operation.startswith(_READS) else Role.OPERATOR
+
+
+def is_mutating(operation: str) -> bool:
+    return not operation.startswith(_READS)
+
+
+def permit(caller: Caller, service: str, operation: str) -> None:
+    """Raises Forbidden: the caller's role does not cover the operation. ``service`` is ``sagemaker`` or ``everstep``."""
+    need = need_of(operation)
+    if not caller.role.covers(need):
+        raise Forbidden(
+            message=(
+                f"User: {caller.arn} is not authorized to perform: {service}:{operation} because its role is {caller.role}; "
+                f"the operation needs {need}."
+            )
+        )
 
 
 def by_signature(session: Session, request: SignedRequest, *, master_key: bytes, now: datetime) -> Caller:
-    """Verifies an AWS signature against the stored access keys.
+    """Verifies an AWS signature against the stored access keys. One read of the database, and a write once a minute.
 
     Raises:
         SignatureError: with the code and the message that the client is to read.
     """
+    found: list[Credential] = []
 
     def secret_of(key_id: str) -> str | None:
-        key = queries.active_key(session, key_id)
-        if key is None:
+        key = queries.active_key(session, key_id, now=now)
+        if key is None or key.sealed_secret is None:
             return None
+        found.append(key)
         try:
             return secrets.unseal(master_key, key.sealed_secret, bound_to=key_id)
         except InvalidTag:
@@ -52,20 +86,19 @@ def by_signature(session: Session, request: SignedRequest, *, master_key: bytes,
             log.exception("access key %s was sealed under another master key; store it again under this one", key_id)
             return None
 
-    scope = verify(request, now=now, secret_of=secret_of)
-    key = queries.active_key(session, scope.access_key_id)
-    if key is None:
+    verify(request, now=now, secret_of=secret_of)
+    if not found:
         raise Unauthenticated
-    return Caller(account_id=key.account_id, name=key.id)
+    return _admit(session, found[0], request.source, now)
 
 
-def by_token(session: Session, authorization: str) -> Caller:
+def by_token(session: Session, authorization: str, *, now: datetime, source: str | None = None) -> Caller:
     """Raises Unauthenticated unless the header is ``Bearer`` and a token that is known and not revoked."""
     token = authorization[len(_BEARER) :].strip() if is_bearer(authorization) else ""
-    known = queries.active_token(session, token) if token else None
+    known = queries.active_token(session, token, now=now) if token else None
     if known is None:
         raise Unauthenticated
-    return Caller(account_id=known.account_id, name="token")
+    return _admit(session, known, source, now)
 
 
 def is_bearer(authorization: str) -> bool:
@@ -86,3 +119,8 @@ def store_bootstrap(session: Session, settings: Settings, *, now: datetime) -> N
         )
     if first.token:
         changes.request_token(session, first.token, account_id=settings.account_id, now=now)
+
+
+def _admit(session: Session, key: Credential, source: str | None, now: datetime) -> Caller:
+    changes.report_used(session, key, now=now)
+    return Caller(account_id=key.account_id, name=key.name, role=key.role, team=key.team, source=source, key_id=key.id)

@@ -6,18 +6,25 @@ answered is stored.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Final, cast
 
 from fastapi import Depends
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from api import auth
 from api.auth import Caller
+from api.limits import Meter
+from api.operations import audit
+from api.operations.audit import Call
+from api.operations.work import Work
 from api.settings import Settings
 from api.sigv4 import SignedRequest
 from models.clock import Clock
@@ -27,17 +34,23 @@ MOST_BYTES: Final = 4 * 1024 * 1024
 """Of a body. The largest legal CreateCluster, a hundred groups with fifty labels each, stays below 2 MiB."""
 
 
+_LONGEST_ADDRESS: Final = 64
+
+log = logging.getLogger(__name__)
+
+
 class TooLarge(Exception):
     """The body is longer than any request of this API can be."""
 
 
 @dataclass(frozen=True)
 class Services:
-    """``sessions`` opens transactions; ``clock`` is the only source of time."""
+    """``sessions`` opens transactions; ``clock`` is the only source of time; ``meter`` counts what each key asks."""
 
     settings: Settings
     sessions: Sessions
     clock: Clock
+    meter: Meter = field(default_factory=lambda: Meter(0, 0))
 
 
 def services_of(request: Request) -> Services:
@@ -61,6 +74,7 @@ async def authenticated(request: Request, services: ServicesDep) -> Caller:
 
     Raises:
         Unauthenticated, SignatureError: nobody that we know.
+        Throttled: a key that has called too often.
         TooLarge: the body is longer than any that could be signed for us.
     """
     signed = signed_request(request, await read_body(request))
@@ -83,15 +97,54 @@ async def read_body(request: Request) -> bytes:
 
 
 def authenticate_signature(services: Services, request: SignedRequest) -> Caller:
-    """In a transaction of its own, which is over before the request's begins. Raises SignatureError."""
-    with services.sessions() as session:
-        return auth.by_signature(session, request, master_key=services.settings.master_key, now=services.clock.now())
+    """In a transaction of its own, which is over before the request's begins. Raises SignatureError, Throttled."""
+    now = services.clock.now()
+    with unit_of_work(services.sessions) as session:
+        caller = auth.by_signature(session, request, master_key=services.settings.master_key, now=now)
+    services.meter.count(caller.key_id, now)
+    return caller
 
 
 def authenticate_token(services: Services, request: SignedRequest) -> Caller:
-    """Raises Unauthenticated."""
-    with services.sessions() as session:
-        return auth.by_token(session, request.headers.get("authorization", ""))
+    """Raises Unauthenticated, Throttled."""
+    now = services.clock.now()
+    with unit_of_work(services.sessions) as session:
+        caller = auth.by_token(session, request.headers.get("authorization", ""), now=now, source=request.source)
+    services.meter.count(caller.key_id, now)
+    return caller
+
+
+@contextmanager
+def work_of(services: Services, caller: Caller, call: Call) -> Iterator[Work]:
+    """One call of an operation: permission, its transaction, and its entry in the audit log, committed together at the end of the block.
+
+    What the block raises takes all of it back; a call that would have changed something is entered then by itself, with the error's name.
+
+    Raises:
+        Forbidden: the caller's role does not cover the operation.
+    """
+    now = services.clock.now()
+    try:
+        auth.permit(caller, call.service, call.operation)
+        with unit_of_work(services.sessions) as session:
+            yield Work(session, now, services.settings.region, caller, services.settings.master_key)
+            audit.record_call(session, caller, call, outcome=audit.DONE, now=now)
+    except Exception as error:
+        _enter_refused(services, caller, call, error, now)
+        raise
+
+
+def _enter_refused(services: Services, caller: Caller, call: Call, error: Exception, now: datetime) -> None:
+    """An audit log that cannot be written, because the database is away, does not hide what was wrong in the first place."""
+    if not auth.is_mutating(call.operation):
+        return
+    try:
+        with unit_of_work(services.sessions) as session:
+            audit.record_call(session, caller, call, outcome=type(error).__name__, now=now)
+    except SQLAlchemyError:
+        log.warning(
+            "%s of %s by %s is not in the audit log: the database does not answer", call.request_id, call.operation, caller.name
+        )
 
 
 def signed_request(request: Request, body: bytes) -> SignedRequest:
@@ -105,7 +158,18 @@ def signed_request(request: Request, body: bytes) -> SignedRequest:
         query=request.scope.get("query_string", b"").decode("latin-1"),
         headers=headers,
         body=body,
+        source=source_of(request),
     )
+
+
+def source_of(request: Request) -> str | None:
+    """The address that a request came from. Proxies that the settings trust are looked through, from the nearest on."""
+    source = request.client.host if request.client else None
+    trusted = services_of(request).settings.trusted_proxies
+    before = [hop.strip() for line in request.headers.getlist("x-forwarded-for") for hop in line.split(",")]
+    while source in trusted and before:
+        source = before.pop()
+    return source[:_LONGEST_ADDRESS] if source else None
 
 
 SessionDep = Annotated[Session, Depends(_session, scope="function")]

@@ -31,6 +31,8 @@ class Settings:
     """``master_key`` (32 bytes) seals secrets at rest and signs page tokens: losing it makes stored access keys unreadable.
 
     ``stack_began_at`` is when the stack around this process began, where it is known: a worker's older sign of life is another worker's.
+    ``rate_limit`` is how many requests a second each key has, with bursts of twice as many; 0: no limit. ``trusted_proxies`` are the addresses
+    whose ``X-Forwarded-For`` is believed.
     """
 
     database_url: str = field(repr=False)
@@ -40,13 +42,15 @@ class Settings:
     account_id: str = "123456789012"
     bootstrap: Bootstrap = field(default_factory=Bootstrap)
     stack_began_at: datetime | None = None
+    rate_limit: float = 200.0
+    trusted_proxies: frozenset[str] = frozenset()
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
         """Reads ``EVERSTEP_*``.
 
         Raises:
-            SettingsError: a required variable is missing, or the master key is not base64 of 32 bytes.
+            SettingsError: a required variable is missing or cannot be read, or the master key is not base64 of 32 bytes.
         """
         variables = os.environ if environment is None else environment
         return cls(
@@ -61,6 +65,8 @@ class Settings:
                 token=variables.get(f"{PREFIX}BOOTSTRAP_TOKEN") or None,
             ),
             stack_began_at=_instant(variables, "STACK_BEGAN_AT"),
+            rate_limit=_rate(variables, "RATE_LIMIT"),
+            trusted_proxies=frozenset((variables.get(f"{PREFIX}TRUSTED_PROXIES") or "").replace(",", " ").split()),
         )
 
 
@@ -80,6 +86,19 @@ def _instant(variables: Mapping[str, str], name: str) -> datetime | None:
     except (ValueError, OverflowError) as error:
         message = f"{PREFIX}{name} is not a time in Unix seconds"
         raise SettingsError(message) from error
+
+
+def _rate(variables: Mapping[str, str], name: str) -> float:
+    """Requests a second; 0 is no limit."""
+    text = variables.get(f"{PREFIX}{name}") or ""
+    try:
+        rate = float(text or Settings.rate_limit)
+    except ValueError:
+        rate = -1.0
+    if not 0 <= rate < float("inf"):
+        message = f"{PREFIX}{name} is {text!r}; it must be a number of requests a second, or 0 for no limit"
+        raise SettingsError(message)
+    return rate
 
 
 def _master_key(text: str) -> bytes:

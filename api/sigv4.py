@@ -53,13 +53,17 @@ class WrongSignature(SignatureError):
 
 @dataclass(frozen=True)
 class SignedRequest:
-    """A request as it came over the wire. ``headers`` have lower-case names; ``path`` and ``query`` are raw."""
+    """A request as it came over the wire. ``headers`` have lower-case names; ``path`` and ``query`` are raw.
+
+    ``source`` is the address that it came from, where that is known.
+    """
 
     method: str
     path: str
     query: str
     headers: Mapping[str, str]
     body: bytes
+    source: str | None = None
 
 
 @dataclass(frozen=True)

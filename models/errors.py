@@ -22,8 +22,20 @@ class AlreadyExists(DomainError):
     """Resource Already Exists: {kind} with name {name} already exists. Choose a different name."""
 
 
+class Taken(DomainError):
+    """{kind} with {member} '{value}' already exists on this cluster. Choose another one, or update that."""
+
+
+class Outdated(DomainError):
+    """TargetVersion {seen} is not the newest version of {kind} '{name}', which is {newest}. Describe it and decide again."""
+
+
 class InTransition(DomainError):
     """{kind} '{name}' is {state}; {verb} is possible once it has settled."""
+
+
+class InUse(InTransition):
+    """{kind} '{name}' is in use by {by}; try again when that is over."""
 
 
 class IllegalMove(DomainError):
@@ -44,6 +56,10 @@ class Unsupported(DomainError):
 
 class LimitExceeded(DomainError):
     """{what} would be {wanted}; the limit is {limit}. {remedy}"""  # noqa: D415
+
+
+class Forbidden(DomainError):
+    """{message}"""  # noqa: D415
 
 
 class StaleLease(DomainError):

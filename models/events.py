@@ -7,10 +7,11 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import BigInteger, Identity, Index, select
+from sqlalchemy import BigInteger, Identity, Index, select, text
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from models.base import Base
+from models.errors import NotFound
 from models.ids import ClusterId, EventId, JobId, NodeId, OperationId, new_event_id
 from models.paging import Cut, Page, page
 
@@ -22,19 +23,28 @@ class Level(StrEnum):
 
 
 class About(StrEnum):
-    """What an event is about. Jobs are ours; the rest is HyperPod's enum of resource types."""
+    """What an event is about. Jobs and calls (the audit log) are ours; the rest is HyperPod's enum of resource types."""
 
     CLUSTER = "Cluster"
     GROUP = "InstanceGroup"
     INSTANCE = "Instance"
     JOB = "Job"
+    IMAGE = "Image"
+    CALL = "Call"
+
+
+OF_CLUSTERS = (About.CLUSTER, About.GROUP, About.INSTANCE)
 
 
 class Event(Base):
     """``sequence`` is the order of insertion; ``at`` may tie."""
 
     __tablename__ = "event"
-    __table_args__ = (Index("ix_event_cluster_at", "cluster_id", "at", "sequence"), Index("ix_event_job", "job_id", "sequence"))
+    __table_args__ = (
+        Index("ix_event_cluster_at", "cluster_id", "at", "sequence"),
+        Index("ix_event_job", "job_id", "sequence"),
+        Index("ix_event_call", "at", "sequence", postgresql_where=text("about = 'Call'")),
+    )
 
     id: Mapped[EventId] = mapped_column(primary_key=True)
     sequence: Mapped[int] = mapped_column(BigInteger, Identity(always=True), unique=True)
@@ -93,6 +103,15 @@ def of_job(session: Session, job_id: JobId) -> list[Event]:
     return list(session.scalars(select(Event).where(Event.job_id == job_id).order_by(Event.sequence)))
 
 
+def find(session: Session, cluster_id: str, event_id: str) -> Event:
+    """An event that ``of_cluster`` lists. Raises NotFound."""
+    wanted = select(Event).where(Event.id == event_id, Event.cluster_id == cluster_id, Event.about.in_(OF_CLUSTERS))
+    row = session.scalars(wanted).one_or_none()
+    if row is None:
+        raise NotFound(kind="Cluster event", name=event_id)
+    return row
+
+
 @dataclass(frozen=True)
 class EventFilter:
     """Which events of a cluster a listing shows. A bound in time is exclusive on both sides; None does not bound."""
@@ -106,8 +125,8 @@ class EventFilter:
 
 
 def of_cluster(session: Session, cluster_id: str, wanted: EventFilter, cut: Cut) -> Page[Event]:
-    """A cluster's events in the order in which they happened, without those of jobs."""
-    statement = select(Event).where(Event.cluster_id == cluster_id, Event.about != About.JOB)
+    """A cluster's events in the order in which they happened, as far as HyperPod's API has a word for what they are about."""
+    statement = select(Event).where(Event.cluster_id == cluster_id, Event.about.in_(OF_CLUSTERS))
     equals = {
         Event.group_name: wanted.group_name,
         Event.instance_id: wanted.instance_id,

@@ -22,8 +22,13 @@ ProcessId = NewType("ProcessId", str)
 OperationId = NewType("OperationId", str)
 EventId = NewType("EventId", str)
 AccessKeyId = NewType("AccessKeyId", str)
+"""``AKIA`` and 16 of A-Z, 2-7 for an access key; ``tok-`` and a word for a token."""
+RevisedId = NewType("RevisedId", str)
+"""12 lower-case alphanumerics: of a scheduler configuration or a compute quota."""
 
 _ALPHANUMERIC = string.ascii_lowercase + string.digits
+_KEY_ALPHABET = string.ascii_uppercase + "234567"
+_SECRET_ALPHABET = string.ascii_letters + string.digits
 
 
 def _word(length: int) -> str:
@@ -62,6 +67,23 @@ def new_event_id() -> EventId:
     return EventId(str(uuid.uuid4()))
 
 
+def new_access_key_id() -> AccessKeyId:
+    return AccessKeyId("AKIA" + "".join(secrets.choice(_KEY_ALPHABET) for _ in range(16)))
+
+
+def new_token_id() -> AccessKeyId:
+    return AccessKeyId(f"tok-{_word(12)}")
+
+
+def new_secret() -> str:
+    """What an access key signs with: 40 characters, as AWS's, 238 bits."""
+    return "".join(secrets.choice(_SECRET_ALPHABET) for _ in range(40))
+
+
+def new_revised_id() -> RevisedId:
+    return RevisedId(_word(12))
+
+
 def new_token() -> str:
     """256 bits, URL-safe: a bearer token, a boot token, a rendezvous token."""
     return secrets.token_urlsafe(32)
@@ -74,3 +96,11 @@ def digest(token: str) -> str:
 
 def cluster_arn(region: str, account_id: str, cluster_id: ClusterId) -> str:
     return f"arn:aws:sagemaker:{region}:{account_id}:cluster/{cluster_id}"
+
+
+def scheduler_config_arn(region: str, account_id: str, config_id: RevisedId) -> str:
+    return f"arn:aws:sagemaker:{region}:{account_id}:cluster-scheduler-config/{config_id}"
+
+
+def compute_quota_arn(region: str, account_id: str, quota_id: RevisedId) -> str:
+    return f"arn:aws:sagemaker:{region}:{account_id}:compute-quota/{quota_id}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from sqlalchemy import Engine, Select, create_engine, text
 from sqlalchemy.exc import IntegrityError
@@ -14,6 +14,11 @@ from models.text import dumps
 
 Sessions = sessionmaker[Session]
 Rows = TypeVar("Rows")
+
+TEAM: Final = "team"
+"""Where a session knows the team that its caller is bound to; ``models.access.scope`` writes it, and restricts what the session sees."""
+ACROSS_TEAMS: Final = "across_teams"
+"""An execution option: this statement sees the rows of every team. For what must be unique among all of them, and for bare counts."""
 
 
 def connect(database_url: str, *, pool_size: int = 8) -> Engine:
@@ -38,6 +43,12 @@ def unit_of_work(factory: Sessions) -> Iterator[Session]:
     """One transaction: committed at the end of the block, rolled back if the block raises."""
     with factory() as session, session.begin():
         yield session
+
+
+def team_of(session: Session) -> str | None:
+    """The team that the session's caller is bound to; None for one who is not, and for everybody who is no caller."""
+    team: str | None = session.info.get(TEAM)
+    return team
 
 
 def hurry(session: Session) -> None:

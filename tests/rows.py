@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from models.access.changes import request_key
-from models.access.table import AccessKey
+from models.access.table import Credential
 from models.cluster import changes as cluster_changes
 from models.cluster import queries as clusters
 from models.cluster.changes import ClusterSpec, GroupSpec, request_cluster
@@ -70,9 +70,9 @@ def settle_job(session: Session, of: Job, state: JobState) -> None:
     job_changes.settle_job(session, of, state, why="The test says so.", now=NOW)
 
 
-def access_key(session: Session, key_id: str, secret: str = "secret", *, master_key: bytes = MASTER_KEY) -> AccessKey:
+def access_key(session: Session, key_id: str, secret: str = "secret", *, master_key: bytes = MASTER_KEY) -> Credential:
     request_key(session, key_id, secret, account_id="123456789012", master_key=master_key, now=NOW)
-    return session.get_one(AccessKey, key_id)
+    return session.get_one(Credential, key_id)
 
 
 def settle_cluster(session: Session, of: Cluster, state: ClusterState) -> None:

@@ -29,11 +29,10 @@ from api.aws.support import read_request
 from api.aws.table.kinds import Listing, Operation, perform
 from api.aws.table.refusals import REFUSALS
 from api.aws.table.sagemaker import SAGEMAKER
-from api.deps import Services, authenticate_signature, read_body, services_of, signed_request
+from api.deps import Services, authenticate_signature, read_body, services_of, signed_request, work_of
 from api.ids import new_request_id
-from api.operations.work import Work
+from api.operations.audit import Call
 from api.sigv4 import SignedRequest
-from models.session import unit_of_work
 
 CONTENT_TYPE: Final = "application/x-amz-json-1.1"
 log = logging.getLogger(__name__)
@@ -65,6 +64,7 @@ class Service:
 class _Known:
     """What has become known of a request, for the log: it is wanted also when the request fails."""
 
+    request_id: str
     caller: str = "nobody"
 
 
@@ -78,7 +78,7 @@ class Door:
     async def answer(self, request: Request) -> Response:
         """Never raises: whatever goes wrong has a code, and a crash is logged with its traceback under the request's id."""
         request_id, started = new_request_id(), perf_counter()
-        known = _Known()
+        known = _Known(request_id)
         target = request.headers.get("x-amz-target", "")
         try:
             signed = signed_request(request, await read_body(request))
@@ -96,9 +96,10 @@ class Door:
         caller = authenticate_signature(services, request)
         known.caller = caller.name
         model, operation = self._find(target)
-        members = read_request(model, operation, read_object(request.body))
-        with unit_of_work(services.sessions) as session:
-            work = Work(session, services.clock.now(), services.settings.region, caller)
+        asked = read_object(request.body)
+        service = target.partition(".")[0].lower()
+        with work_of(services, caller, Call(service, model.name, asked, known.request_id)) as work:
+            members = read_request(model, operation, asked)
             # Rendered before the commit: an answer that cannot be written takes its transaction with it.
             answer: dict[str, Any] = render(model.output_shape, perform(model.name, operation, work, members, self._tokens))
         return answer

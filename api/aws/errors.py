@@ -14,6 +14,7 @@ from api import sigv4
 from api.aws.body import Unreadable
 from api.aws.validate import Violated
 from api.deps import TooLarge
+from api.limits import Throttled
 from models import errors as domain
 
 
@@ -37,6 +38,8 @@ ERRORS: dict[type[Exception], Code] = {
     domain.NotFound: Code("ResourceNotFound"),
     domain.AlreadyExists: Code("ResourceInUse"),
     domain.LimitExceeded: Code("ResourceLimitExceeded"),
+    domain.Taken: Code("ConflictException"),
+    domain.Outdated: Code("ConflictException"),
     domain.InTransition: Code("ConflictException"),
     domain.IllegalMove: Code("ConflictException"),
     # Those of every AWS service.
@@ -54,6 +57,8 @@ ERRORS: dict[type[Exception], Code] = {
     sigv4.UnknownKey: Code("UnrecognizedClientException", 403),
     sigv4.WrongSignature: Code("InvalidSignatureException", 403),
     sigv4.IncompleteSignature: Code("IncompleteSignatureException", 400),
+    domain.Forbidden: Code("AccessDeniedException"),
+    Throttled: Code("ThrottlingException"),
     # Passing: clients try again by themselves.
     domain.StaleLease: Code("ServiceUnavailable", 503, _AGAIN),
     OperationalError: Code("ServiceUnavailable", 503, _AGAIN),

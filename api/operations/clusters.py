@@ -74,7 +74,8 @@ def create(work: Work, wish: ClusterSpec) -> str:
     _check_orchestrator(work, wish.settings)
     if not wish.groups:
         raise Invalid(message="A cluster needs at least one instance group: InstanceGroups must not be empty.")
-    made = changes.request_cluster(work.session, wish, region=work.region, account_id=work.account_id, now=work.now)
+    owned = replace(wish, team=work.caller.team)
+    made = changes.request_cluster(work.session, owned, region=work.region, account_id=work.account_id, now=work.now)
     return made.arn
 
 
@@ -109,7 +110,15 @@ def update(work: Work, change: ClusterChange) -> str:
             raise Invalid(
                 message="A cluster needs at least one instance group, and this one has none: add one with InstanceGroups."
             )
-        changes.request_update(work.session, cluster, groups=groups, to_delete=change.to_delete, settings=changed, now=work.now)
+        changes.request_update(
+            work.session,
+            cluster,
+            groups=groups,
+            to_delete=change.to_delete,
+            settings=changed,
+            current=nodes.current_counts(work.session, cluster.id),
+            now=work.now,
+        )
     return cluster.arn
 
 

@@ -71,6 +71,8 @@ def submit(work: Work, wish: Wish) -> Job:
     if bound is not None and wish.team not in (None, bound):
         raise Forbidden(message=f"team: the caller is bound to team '{bound}' and cannot submit a job of team '{wish.team}'.")
     cluster = clusters.find(session, wish.cluster)
+    if cluster.team is not None and wish.team not in (None, cluster.team):
+        raise Invalid(message=f"team: cluster {cluster.name} belongs to team '{cluster.team}', which runs no jobs of others.")
     before = _submitted(session, cluster, wish)
     if before is not None:
         return before
@@ -86,6 +88,7 @@ def submit(work: Work, wish: Wish) -> Job:
         spares=wish.spares,
         max_restarts=wish.max_restarts,
         spec=spec,
+        team=wish.team or bound or cluster.team,
     )
     try:
         return changes.request_job(session, asked, now=work.now)

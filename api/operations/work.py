@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from sqlalchemy.orm import Session
 
 from api.auth import Caller
+from models.access import scope
 
 
 @dataclass(frozen=True)
 class Work:
-    """One use-case is one transaction: whoever opened ``session`` commits it when the function has returned."""
+    """One use-case is one transaction: whoever opened ``session`` commits it when the function has returned.
+
+    From here on the session sees what the caller's team may see, and nothing else. ``master_key`` seals what a use-case has to keep secret.
+    """
 
     session: Session
     now: datetime
     region: str
     caller: Caller
+    master_key: bytes = field(default=b"", repr=False)
+
+    def __post_init__(self) -> None:
+        scope.bind(self.session, self.caller.team)
 
     @property
     def account_id(self) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import re
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
@@ -13,10 +15,14 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolExhausted
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from api import sigv4
+from api.aws.body import Unreadable
+from api.aws.validate import Violated
 from api.deps import TooLarge
+from api.limits import Throttled
+from api.rest.conditions import PreconditionFailed, Unmodified, tag
 from models import errors as domain
 
 CONTENT_TYPE: Final = "application/problem+json"
@@ -27,6 +33,8 @@ STATUSES: dict[type[Exception], HTTPStatus] = {
     domain.DomainError: HTTPStatus.BAD_REQUEST,
     domain.NotFound: HTTPStatus.NOT_FOUND,
     domain.AlreadyExists: HTTPStatus.CONFLICT,
+    domain.Taken: HTTPStatus.CONFLICT,
+    domain.Outdated: HTTPStatus.CONFLICT,
     domain.InTransition: HTTPStatus.CONFLICT,
     domain.IllegalMove: HTTPStatus.CONFLICT,
     domain.Immutable: HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -34,9 +42,14 @@ STATUSES: dict[type[Exception], HTTPStatus] = {
     domain.Unsupported: HTTPStatus.UNPROCESSABLE_ENTITY,
     domain.LimitExceeded: HTTPStatus.CONFLICT,
     domain.Unauthenticated: HTTPStatus.UNAUTHORIZED,
+    domain.Forbidden: HTTPStatus.FORBIDDEN,
     domain.StaleLease: HTTPStatus.SERVICE_UNAVAILABLE,
+    Throttled: HTTPStatus.TOO_MANY_REQUESTS,
     sigv4.SignatureError: HTTPStatus.UNAUTHORIZED,
     TooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    Unreadable: HTTPStatus.BAD_REQUEST,
+    Violated: HTTPStatus.UNPROCESSABLE_ENTITY,
+    PreconditionFailed: HTTPStatus.PRECONDITION_FAILED,
     OperationalError: HTTPStatus.SERVICE_UNAVAILABLE,
     InterfaceError: HTTPStatus.SERVICE_UNAVAILABLE,
     PoolExhausted: HTTPStatus.SERVICE_UNAVAILABLE,
@@ -59,6 +72,8 @@ def install(app: FastAPI) -> None:
     """Answers every error of this application's REST routes with a problem document."""
     for kind in STATUSES:
         app.add_exception_handler(kind, _refuse)
+    app.add_exception_handler(Violated, _refuse_members)
+    app.add_exception_handler(Unmodified, _nothing_new)
     app.add_exception_handler(RequestValidationError, _refuse_shape)
     app.add_exception_handler(HTTPException, _refuse_http)
     app.add_exception_handler(Exception, _crash)
@@ -74,7 +89,8 @@ def _refuse(_request: Request, error: Exception) -> JSONResponse:
     if isinstance(error, _KEPT_QUIET):
         log.warning("%s: %s", type(error).__name__, error)
         return _respond(Problem(status, "Unavailable", "The service cannot answer right now. Try again.", {}))
-    return _respond(Problem(status, type(error).__name__, str(error), {}))
+    headers = {"retry-after": str(math.ceil(error.retry_after_s))} if isinstance(error, Throttled) else {}
+    return _respond(Problem(status, type(error).__name__, str(error), {}), headers)
 
 
 def _refuse_shape(_request: Request, error: Exception) -> JSONResponse:
@@ -84,9 +100,36 @@ def _refuse_shape(_request: Request, error: Exception) -> JSONResponse:
     return _respond(Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid", detail, {"violations": violations}))
 
 
+def _refuse_members(_request: Request, error: Exception) -> JSONResponse:
+    """What the service model finds wrong, by members as REST writes them: ``InstanceGroups[0].InstanceCount``."""
+    violations = [_violation(text) for text in (error.violations if isinstance(error, Violated) else ())]
+    return _respond(Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid", str(error), {"violations": violations}))
+
+
+def _violation(text: str) -> dict[str, str]:
+    value_and_path, _, constraint = text.rpartition(" failed to satisfy constraint: ")
+    path = re.sub(r"\.(\d+)\.member(?=\.|$)", lambda found: f"[{int(found[1]) - 1}]", value_and_path.rpartition(" at ")[2].strip("'"))
+    return {"member": ".".join(step[:1].upper() + step[1:] for step in path.split(".")), "message": constraint}
+
+
+def _nothing_new(_request: Request, error: Exception) -> Response:
+    revision = error.revision if isinstance(error, Unmodified) else ""
+    return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={"etag": tag(revision)})
+
+
 def _refuse_http(_request: Request, error: Exception) -> JSONResponse:
-    status = HTTPStatus(error.status_code) if isinstance(error, HTTPException) else HTTPStatus.INTERNAL_SERVER_ERROR
-    return _respond(Problem(status, status.phrase.replace(" ", ""), str(getattr(error, "detail", status.phrase)), {}))
+    if not isinstance(error, HTTPException):
+        return _crash(_request, error)
+    status = HTTPStatus(error.status_code)
+    detail = _hint(_request) if status is HTTPStatus.NOT_FOUND else error.detail
+    return _respond(Problem(status, status.phrase.replace(" ", ""), detail, {}), dict(error.headers or {}))
+
+
+def _hint(request: Request) -> str:
+    """There is no such path; what it may have been meant for."""
+    if "arn:" in request.url.path:
+        return "There is no such path. An ARN in a path must be percent-encoded, its slash as %2F."
+    return "There is no such path; /openapi.json describes those that there are."
 
 
 def _crash(_request: Request, error: Exception) -> JSONResponse:
@@ -95,7 +138,7 @@ def _crash(_request: Request, error: Exception) -> JSONResponse:
     return _respond(Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "InternalFailure", detail, {}))
 
 
-def _respond(problem: Problem) -> JSONResponse:
+def _respond(problem: Problem, headers: dict[str, str] | None = None) -> JSONResponse:
     body = {
         "type": "about:blank",
         "title": problem.status.phrase,
@@ -104,4 +147,4 @@ def _respond(problem: Problem) -> JSONResponse:
         "detail": problem.detail,
         **problem.facts,
     }
-    return JSONResponse(body, problem.status.value, media_type=CONTENT_TYPE)
+    return JSONResponse(body, problem.status.value, headers, media_type=CONTENT_TYPE)

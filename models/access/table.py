@@ -6,29 +6,32 @@ from datetime import datetime
 
 from sqlalchemy.orm import Mapped, mapped_column
 
-from models.access.states import KeyState
+from models.access.states import KeyState, Kind, Role
 from models.base import Base
 from models.ids import AccessKeyId
 
 
-class AccessKey(Base):
-    """``sealed_secret`` is the secret, encrypted under the master key with the key's id as associated data."""
+class Credential(Base):
+    """An access key (``AKIA…``) or a token (``tok-…``), by ``kind``.
 
-    __tablename__ = "access_key"
+    ``sealed_secret`` is an access key's secret, encrypted under the master key with the key's id as associated data; ``digest`` is how a token is
+    kept. ``team`` bounds what the holder sees to what is its team's and what is shared; None sees everything. ``valid_until`` is set by a
+    rotation that lets the old credential live on for a while. ``last_used`` is written once a minute at most.
+    """
+
+    __tablename__ = "credential"
 
     id: Mapped[AccessKeyId] = mapped_column(primary_key=True)
-    sealed_secret: Mapped[str]
+    kind: Mapped[Kind]
+    name: Mapped[str]
+    role: Mapped[Role]
+    team: Mapped[str | None]
     account_id: Mapped[str]
+    sealed_secret: Mapped[str | None]
+    digest: Mapped[str | None] = mapped_column(unique=True)
     state: Mapped[KeyState]
+    created_by: Mapped[str | None]
     created_at: Mapped[datetime]
-
-
-class ApiToken(Base):
-    """A bearer token, kept as its digest."""
-
-    __tablename__ = "api_token"
-
-    digest: Mapped[str] = mapped_column(primary_key=True)
-    account_id: Mapped[str]
-    state: Mapped[KeyState]
-    created_at: Mapped[datetime]
+    valid_until: Mapped[datetime | None]
+    last_used: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]

@@ -23,18 +23,21 @@ from models.move import advance, move, wake
 from models.operation import queries as operations
 from models.operation.changes import request_operation, settle_all_done, settle_done
 from models.operation.states import OperationKind
+from models.quota import changes as quotas
+from models.scheduler import changes as schedulers
 from models.session import breaks
 
 
 @dataclass(frozen=True)
 class GroupSpec:
-    """An instance group as it is wished for. ``spec`` is the caller's specification by wire name, verbatim."""
+    """An instance group as it is wished for. ``spec`` is the caller's specification by wire name, verbatim; ``image`` the release of a new group's nodes."""
 
     name: str
     instance_type: str
     count: int
     min_count: int
     spec: dict[str, Any]
+    image: str | None = None
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class ClusterSpec:
     settings: dict[str, Any]
     groups: tuple[GroupSpec, ...]
     tags: dict[str, str] = field(default_factory=dict)
+    team: str | None = None
 
 
 def request_cluster(session: Session, spec: ClusterSpec, *, region: str, account_id: str, now: datetime) -> Cluster:
@@ -59,6 +63,7 @@ def request_cluster(session: Session, spec: ClusterSpec, *, region: str, account
         id=cluster_id,
         arn=cluster_arn(region, account_id, cluster_id),
         name=spec.name,
+        team=spec.team,
         state=CLUSTER.initial,
         state_since=now,
         settings=spec.settings,
@@ -89,17 +94,18 @@ def request_update(
     groups: Sequence[GroupSpec],
     to_delete: Sequence[str],
     settings: Mapping[str, Any],
+    current: Mapping[str, int] | None = None,
     now: datetime,
 ) -> None:
     """Merges the wish into a locked cluster: listed groups are changed or added by name, others stay as they are.
 
-    A classic cluster goes to updating; a continuous one stays in service.
+    A classic cluster goes to updating; a continuous one stays in service. ``current`` is how many nodes of each group serve, by the group's id.
 
     Raises:
         NotFound: a group that is to be deleted does not exist.
         IllegalMove: the cluster, or a listed group, may not be updated now.
     """
-    changes = _change_groups(session, cluster, groups, to_delete, now)
+    changes = _change_groups(session, cluster, groups, to_delete, current or {}, now)
     cluster.settings = {**cluster.settings, **settings}
     cluster.failure_message = None
     if changes:
@@ -126,6 +132,9 @@ def request_deletion(session: Session, cluster: Cluster, *, now: datetime) -> No
 def settle_cluster(session: Session, cluster: Cluster, new: ClusterState, *, why: str, now: datetime) -> None:
     """Concludes a cluster's state. In service, what its groups are specified as becomes what a rollback returns to."""
     move(session, CLUSTER, cluster, new, now=now)
+    if new is ClusterState.DELETED:
+        schedulers.settle_end(session, cluster.id, now=now)
+        quotas.settle_end(session, cluster.id, now=now)
     if new is ClusterState.IN_SERVICE:
         for group in queries.groups(session, cluster.id):
             _keep(cluster, group)
@@ -201,6 +210,8 @@ def _add_group(session: Session, cluster: Cluster, spec: GroupSpec, position: in
             target_count=spec.count,
             min_count=spec.min_count,
             spec=spec.spec,
+            image=spec.image,
+            image_wanted=spec.image,
             created_at=now,
         )
     )
@@ -208,7 +219,12 @@ def _add_group(session: Session, cluster: Cluster, spec: GroupSpec, position: in
 
 
 def _change_groups(
-    session: Session, cluster: Cluster, groups: Sequence[GroupSpec], to_delete: Sequence[str], now: datetime
+    session: Session,
+    cluster: Cluster,
+    groups: Sequence[GroupSpec],
+    to_delete: Sequence[str],
+    current: Mapping[str, int],
+    now: datetime,
 ) -> dict[str, Any]:
     """Changes, adds and ends groups; returns the counts before and wanted, by name."""
     present = {group.name: group for group in queries.groups(session, cluster.id)}
@@ -216,7 +232,8 @@ def _change_groups(
     position = 1 + max((group.position for group in present.values()), default=-1)
     for spec in groups:
         if spec.name in present:
-            changes[spec.name] = _change_group(present[spec.name], spec, now)
+            before = _before(present[spec.name], current)
+            changes[spec.name] = _change_group(present[spec.name], spec, now) | before
         else:
             _add_group(session, cluster, spec, position + len(changes), now)
             changes[spec.name] = _counts(0, spec.count, spec.min_count)
@@ -225,7 +242,7 @@ def _change_groups(
             raise NotFound(kind="Instance group", name=name)
         if present[name].state is not GroupState.DELETING:
             advance(GROUP, present[name], GroupState.DELETING, now=now)
-        changes[name] = _counts(present[name].target_count, 0, 0)
+        changes[name] = _counts(present[name].target_count, 0, 0) | _before(present[name], current)
     return changes
 
 
@@ -247,6 +264,10 @@ def _keep(cluster: Cluster, group: InstanceGroup) -> None:
     """Remembers what a rollback returns to. Not before the cluster serves: a classic creation that fails takes back every group of it."""
     if cluster.state is ClusterState.IN_SERVICE and group.state is GroupState.IN_SERVICE:
         group.settled = queries.specification(group)
+
+
+def _before(group: InstanceGroup, current: Mapping[str, int]) -> dict[str, Any]:
+    return {"current": current.get(group.id, 0), "minimum_before": group.min_count}
 
 
 def _counts(before: int, wanted: int, minimum: int) -> dict[str, Any]:

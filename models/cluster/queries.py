@@ -12,9 +12,9 @@ from sqlalchemy.orm import Session
 
 from models.cluster.states import ClusterState, GroupState
 from models.cluster.table import Cluster, InstanceGroup, Tag
-from models.errors import NotFound
+from models.errors import Forbidden, NotFound
 from models.paging import Cut, Page, page
-from models.session import locked
+from models.session import ACROSS_TEAMS, locked, team_of
 
 
 def find(session: Session, name_or_arn: str, *, lock: bool = False) -> Cluster:
@@ -22,6 +22,7 @@ def find(session: Session, name_or_arn: str, *, lock: bool = False) -> Cluster:
 
     Raises:
         NotFound: there is none, or it has been deleted.
+        Forbidden: it is to be changed, and the session's caller is bound to a team that it does not belong to.
     """
     wanted = select(Cluster).where(
         or_(Cluster.name == name_or_arn, Cluster.arn == name_or_arn), Cluster.state != ClusterState.DELETED
@@ -29,6 +30,9 @@ def find(session: Session, name_or_arn: str, *, lock: bool = False) -> Cluster:
     row = session.scalars(locked(wanted) if lock else wanted).one_or_none()
     if row is None:
         raise NotFound(kind="Cluster", name=name_or_arn)
+    team = team_of(session)
+    if lock and team is not None and row.team != team:
+        raise Forbidden(message=f"Cluster '{row.name}' belongs to everybody: a caller of team {team} may not change it.")
     return row
 
 
@@ -90,4 +94,5 @@ def on_eks(session: Session, eks_arn: str) -> Cluster | None:
     """
     session.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(eks_arn, 0))))
     holds = Cluster.settings["Orchestrator"]["Eks"]["ClusterArn"].astext == eks_arn
-    return session.scalars(select(Cluster).where(holds, Cluster.state != ClusterState.DELETED)).first()
+    wanted = select(Cluster).where(holds, Cluster.state != ClusterState.DELETED)
+    return session.scalars(wanted.execution_options(**{ACROSS_TEAMS: True})).first()

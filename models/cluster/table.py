@@ -16,7 +16,7 @@ from models.ids import ClusterId, GroupId
 class Cluster(Leased, Versioned, Timed, Base):
     """``settings`` holds what the caller sent for the cluster as a whole, by wire name, and only what was sent.
 
-    A name is taken until its cluster is deleted; a deleted cluster's row stays, for its events.
+    A name is taken until its cluster is deleted; a deleted cluster's row stays, for its events. ``team`` is whose it is; None: everybody's.
     """
 
     __tablename__ = "cluster"
@@ -26,6 +26,7 @@ class Cluster(Leased, Versioned, Timed, Base):
     id: Mapped[ClusterId] = mapped_column(primary_key=True)
     arn: Mapped[str] = mapped_column(unique=True)
     name: Mapped[str]
+    team: Mapped[str | None]
     state: Mapped[ClusterState]
     settings: Mapped[dict[str, Any]]
     is_continuous: Mapped[bool]
@@ -36,6 +37,8 @@ class Cluster(Leased, Versioned, Timed, Base):
 class InstanceGroup(Timed, Base):
     """``spec`` is the caller's specification by wire name, verbatim; the counts in it are superseded by the columns.
 
+    ``image`` is the release that its nodes run, ``image_wanted`` the one that they are to run, and that new ones start from; they differ while an
+    update of the software is under way. ``patching`` is what the schedule of its updates has come to.
     ``settled`` is the specification at which group and cluster were last in service: what a rollback returns to, None before the first time.
     """
 
@@ -53,6 +56,9 @@ class InstanceGroup(Timed, Base):
     target_count: Mapped[int] = mapped_column(Integer)
     min_count: Mapped[int] = mapped_column(Integer, default=0)
     spec: Mapped[dict[str, Any]]
+    image: Mapped[str | None]
+    image_wanted: Mapped[str | None]
+    patching: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default=text("'{}'::jsonb"))
     settled: Mapped[dict[str, Any] | None]
     created_at: Mapped[datetime]
 

@@ -32,6 +32,7 @@ class JobSpec:
     spares: int
     max_restarts: int
     spec: dict[str, Any]
+    team: str | None = None
 
     @property
     def world_size(self) -> int:
@@ -48,6 +49,7 @@ def request_job(session: Session, wish: JobSpec, *, now: datetime) -> Job:
         id=new_job_id(),
         name=wish.name,
         cluster_id=wish.cluster_id,
+        team=wish.team,
         state=JOB.initial,
         state_since=now,
         spec=wish.spec,

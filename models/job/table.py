@@ -14,7 +14,7 @@ from models.job.states import JobState, ProcessState
 
 
 class Job(Leased, Versioned, Timed, Base):
-    """A training job. ``spec`` is the job file as it was accepted, defaults filled in.
+    """A training job. ``spec`` is the job file as it was accepted, defaults filled in. Callers of other teams than ``team`` do not see it.
 
     ``restarts`` counts processes replaced because user code failed (limited by ``max_restarts``); ``recoveries`` counts generations after the
     first. ``halted_at`` is when its processes were told to end. ``productive_s`` sums the seconds of distinct committed steps;
@@ -36,6 +36,7 @@ class Job(Leased, Versioned, Timed, Base):
     id: Mapped[JobId] = mapped_column(primary_key=True)
     name: Mapped[str]
     cluster_id: Mapped[ClusterId] = mapped_column(ForeignKey("cluster.id"), index=True)
+    team: Mapped[str | None]
     state: Mapped[JobState]
     spec: Mapped[dict[str, Any]]
     replicas: Mapped[int] = mapped_column(Integer)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import collate, func, select
+from sqlalchemy import collate, func, or_, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session
 
@@ -15,7 +15,7 @@ from models.ids import digest
 from models.node.states import COUNTED, NodeState
 from models.node.table import Node
 from models.paging import Cut, Page, page
-from models.session import locked
+from models.session import ACROSS_TEAMS, locked
 
 
 def get(session: Session, node_id: str, *, lock: bool = False) -> Node:
@@ -27,9 +27,14 @@ def get(session: Session, node_id: str, *, lock: bool = False) -> Node:
     return row
 
 
-def of_cluster(session: Session, cluster_id: str) -> list[Node]:
-    """A cluster's nodes, oldest first, without those that are gone."""
-    wanted = select(Node).where(Node.cluster_id == cluster_id, Node.state != NodeState.GONE)
+def of_cluster(session: Session, cluster_id: str, *, with_incoming: Sequence[str] = ()) -> list[Node]:
+    """A cluster's nodes, oldest first, without those that are gone.
+
+    ``with_incoming`` are groups whose nodes to come, from other groups, are among them: in one statement, so that none is seen twice or not at all.
+    """
+    is_here = Node.cluster_id == cluster_id
+    is_near = or_(is_here, Node.move_to.in_(with_incoming)) if with_incoming else is_here
+    wanted = select(Node).where(is_near, Node.state != NodeState.GONE)
     return list(session.scalars(wanted.order_by(Node.created_at, Node.id)))
 
 
@@ -119,4 +124,4 @@ def current_counts(session: Session, cluster_id: str) -> dict[str, int]:
     """How many nodes of each group serve, by the group's id; groups without any are left out."""
     nodes = func.count().label("nodes")
     counted = select(Node.group_id, nodes).where(Node.cluster_id == cluster_id, Node.state.in_(COUNTED)).group_by(Node.group_id)
-    return {row.group_id: row.nodes for row in session.execute(counted)}
+    return {row.group_id: row.nodes for row in session.execute(counted.execution_options(**{ACROSS_TEAMS: True}))}

@@ -39,7 +39,7 @@ def app(sessions: Sessions) -> FastAPI:
     @app.get("/who")
     def who(caller: CallerDep, now: NowDep) -> dict[str, str]:
         assert now.tzinfo is not None
-        return {"name": caller.name, "account": caller.account_id}
+        return {"name": caller.name, "key": caller.key_id[:4], "account": caller.account_id}
 
     @app.post("/write/{word}")
     def write(word: str, session: SessionDep, _caller: CallerDep, fails: bool = False) -> dict[str, str]:
@@ -91,8 +91,8 @@ def words(sessions: Sessions) -> list[Any]:
 
 
 def test_a_bearer_token_and_an_aws_signature_are_both_taken(app):
-    assert call(app, "GET", "/who", BEARER).json() == {"name": "token", "account": "123456789012"}
-    assert call(app, "GET", "/who?b=2&a=1", signed("GET", "/who?b=2&a=1")).json()["name"] == KEY_ID
+    assert call(app, "GET", "/who", BEARER).json() == {"name": "bootstrap", "key": "tok-", "account": "123456789012"}
+    assert call(app, "GET", "/who?b=2&a=1", signed("GET", "/who?b=2&a=1")).json()["key"] == KEY_ID[:4]
     assert call(app, "POST", "/write/signed", signed("POST", "/write/signed", b"body"), b"body").status_code == 200
 
 

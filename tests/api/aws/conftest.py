@@ -14,7 +14,7 @@ from tests import postgres as db
 from tests.api.conftest import serving
 from tests.api.serving import Server, settings_for
 
-KEPT = ("access_key", "api_token")
+KEPT = ("credential",)
 """What the server stores at its start and relies on."""
 
 

@@ -79,25 +79,25 @@ def test_a_key_that_is_stored_again_takes_the_new_secret(session: Session) -> No
     rows.access_key(session, "AKIA1", "old")
     key = rows.access_key(session, "AKIA1", "new")
     assert unseal(rows.MASTER_KEY, key.sealed_secret, bound_to="AKIA1") == "new"
-    assert queries.active_key(session, "AKIA1") is key
+    assert queries.active_key(session, "AKIA1", now=rows.NOW) is key
 
 
 def test_what_was_revoked_stays_revoked_when_it_is_stored_again(session: Session) -> None:
     advance(KEY, rows.access_key(session, "AKIA1"), KeyState.REVOKED, now=rows.NOW)
     rows.access_key(session, "AKIA1", "new")
-    assert queries.active_key(session, "AKIA1") is None
+    assert queries.active_key(session, "AKIA1", now=rows.NOW) is None
 
 
 def test_only_the_token_itself_opens_the_door(session: Session) -> None:
     for _ in range(2):
         changes.request_token(session, TOKEN, account_id="7", now=rows.NOW)
-    found = queries.active_token(session, TOKEN)
+    found = queries.active_token(session, TOKEN, now=rows.NOW)
     assert found is not None
     assert found.account_id == "7"
-    assert queries.active_token(session, TOKEN + "x") is None
-    assert queries.active_token(session, found.digest) is None
+    assert queries.active_token(session, TOKEN + "x", now=rows.NOW) is None
+    assert queries.active_token(session, found.digest, now=rows.NOW) is None
     advance(KEY, found, KeyState.REVOKED, now=rows.NOW)
-    assert queries.active_token(session, TOKEN) is None
+    assert queries.active_token(session, TOKEN, now=rows.NOW) is None
 
 
 def test_two_processes_that_start_at_once_store_the_same_credentials(sessions: Sessions) -> None:
@@ -117,5 +117,5 @@ def test_two_processes_that_start_at_once_store_the_same_credentials(sessions: S
                 second.result(timeout=0.3)  # it waits for what the first will do
         second.result(timeout=10)
     with unit_of_work(sessions) as session:
-        assert queries.active_key(session, "AKIA1") is not None
-        assert queries.active_token(session, TOKEN) is not None
+        assert queries.active_key(session, "AKIA1", now=rows.NOW) is not None
+        assert queries.active_token(session, TOKEN, now=rows.NOW) is not None
