@@ -58,7 +58,7 @@ class InstanceGroup(Timed, Base):
     spec: Mapped[dict[str, Any]]
     image: Mapped[str | None]
     image_wanted: Mapped[str | None]
-    patching: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default=text("'{}'::jsonb"))
+    patching: Mapped[dict[str, Any]] = mapped_column(default=dict)
     settled: Mapped[dict[str, Any] | None]
     created_at: Mapped[datetime]
 

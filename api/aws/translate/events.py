@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from api.aws.translate.clusters import read_cut
 from api.aws.translate.times import read_after, read_before
-from api.operations.events import EventListing, EventView
-from models.events import About, EventFilter
+from api.operations.events import EventChoice, EventListing, EventView
+from models.events import About, Event, EventFilter
+
+LIFECYCLE: Final = {"lifecycle started": "Started", "lifecycle succeeded": "Succeeded", "lifecycle failed": "Failed"}
+"""What ``LcsExecutionState`` says, by the event's name."""
+COUNTS: Final = {"current": "InstanceCount", "target": "TargetCount", "minimum": "MinCount"}
+"""Members of ``InstanceGroupScaling`` by the names of an event's details."""
 
 
 def read_listing(members: Mapping[str, Any], cursor: str | None) -> EventListing:
@@ -27,21 +32,44 @@ def read_listing(members: Mapping[str, Any], cursor: str | None) -> EventListing
     )
 
 
+def read_choice(members: Mapping[str, Any]) -> EventChoice:
+    return EventChoice(members["ClusterName"], members["EventId"])
+
+
 def write_listing(views: Sequence[EventView]) -> dict[str, Any]:
+    return {"Events": [_summary(view) for view in views]}
+
+
+def write_details(view: EventView) -> dict[str, Any]:
+    return {"EventDetails": {**_summary(view), "EventDetails": {"EventMetadata": _metadata(view.event)}}}
+
+
+def _summary(view: EventView) -> dict[str, Any]:
+    event = view.event
     return {
-        "Events": [
-            {
-                "EventId": view.event.id,
-                "ClusterArn": view.cluster.arn,
-                "ClusterName": view.cluster.name,
-                "InstanceGroupName": view.event.group_name,
-                "InstanceId": view.event.instance_id,
-                "ResourceType": view.event.about,
-                "EventTime": view.event.at,
-                "Description": view.event.description,
-                "EventLevel": view.event.level,
-                "OperationId": view.event.operation_id,
-            }
-            for view in views
-        ]
+        "EventId": event.id,
+        "ClusterArn": view.cluster.arn,
+        "ClusterName": view.cluster.name,
+        "InstanceGroupName": event.group_name,
+        "InstanceId": event.instance_id,
+        "ResourceType": event.about,
+        "EventTime": event.at,
+        "Description": event.description,
+        "EventLevel": event.level,
+        "OperationId": event.operation_id,
     }
+
+
+def _metadata(event: Event) -> dict[str, Any]:
+    """A tagged union: exactly one member, by what the event is about."""
+    failure = event.details.get("failure")
+    if event.about == About.INSTANCE:
+        lifecycle = LIFECYCLE.get(event.name)
+        logical_id = event.details.get("logical_id")
+        return {"Instance": {"FailureMessage": failure, "NodeLogicalId": logical_id, "LcsExecutionState": lifecycle}}
+    if event.about == About.GROUP and "target" in event.details:
+        counts = {wire: event.details.get(name) for name, wire in COUNTS.items()}
+        return {"InstanceGroupScaling": {**counts, "FailureMessage": failure}}
+    if event.about == About.GROUP:
+        return {"InstanceGroup": {"FailureMessage": failure, "AmiOverride": event.details.get("image_id")}}
+    return {"Cluster": {"FailureMessage": failure}}

@@ -6,6 +6,7 @@ from typing import Final
 
 from models.cluster.states import ClusterState, GroupState
 from models.node.states import NodeState
+from models.operation.states import OperationState
 
 CLUSTER_STATUS: Final[dict[ClusterState, str | None]] = {
     ClusterState.CREATING: "Creating",
@@ -38,8 +39,16 @@ NODE_STATUS: Final[dict[NodeState, str]] = {
     NodeState.DRAINING: "Running",
     NodeState.REBOOTING: "Pending",
     NodeState.UPDATING: "SystemUpdating",
+    NodeState.DETACHING: "DetachInProgress",
+    NodeState.ATTACHING: "AttachInProgress",
     NodeState.RELEASING: "ShuttingDown",
     NodeState.GONE: "NotFound",
+}
+
+OPERATION_STATUS: Final[dict[OperationState, str]] = {
+    OperationState.IN_PROGRESS: "InProgress",
+    OperationState.SUPERSEDED: "Superseded",
+    OperationState.DONE: "Done",
 }
 
 SCALING: Final = (GroupState.CREATING, GroupState.UPDATING)
