@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/installed
+OLDEST := $(VENV)/botocore/installed
+CLIENTS := $(patsubst tests/clients/requirements/%.txt,.venv-clients/%/installed,$(wildcard tests/clients/requirements/*.txt))
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 
 define IS_NEW_ENOUGH
@@ -14,13 +16,19 @@ endef
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: demo test check generate format bench soak up down venv clean
+.PHONY: demo test test-botocore test-clients check generate format bench soak up down venv clean
 
 demo: venv ## the main job, end to end, on this machine
 	$(BIN)/everstep demo
 
-test: venv ## the whole default test suite; three at a time, because on two cores most of its time is waiting
+test: venv $(OLDEST) ## the whole default test suite; three at a time, because on two cores most of its time is waiting
 	$(BIN)/python -m pytest -n 3 --dist loadscope $(PYTEST_ARGS)
+
+test-botocore: venv ## the wire suite with the oldest botocore that is supported, and with the newest on the index
+	$(BIN)/python -m tests.clients.botocores oldest newest
+
+test-clients: venv $(CLIENTS) ## other people's clients, each in an environment of its own under .venv-clients
+	$(BIN)/python -m pytest -m clients -n 2 --dist loadfile $(PYTEST_ARGS)
 
 check: venv ## what CI runs besides the tests: lint, format, types, import contracts, architecture, generated files
 	$(BIN)/ruff check .
@@ -65,5 +73,16 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[server,train,dev]'
 	touch $@
 
+$(OLDEST): $(READY) tests/clients/botocores.py
+	$(BIN)/python -m tests.clients.botocores --fetch oldest
+	touch $@
+
+# Each list is whole, and nothing is compiled that may never be imported: it is then a matter of seconds.
+.venv-clients/%/installed: tests/clients/requirements/%.txt $(READY)
+	rm -rf $(@D)
+	$(BIN)/python -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --no-deps --no-compile -r $<
+	touch $@
+
 clean: ## forget .venv and caches; never a stack's data
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-clients build *.egg-info .pytest_cache .mypy_cache .ruff_cache

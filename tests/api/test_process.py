@@ -22,7 +22,8 @@ WAIT_S = 30.0
 
 
 @contextmanager
-def api_process(database_url: str, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+def api_process(database_url: str, log: Path, **more: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """The process and its address. ``more`` is added to its environment."""
     port = free_port()
     environment = {
         "PATH": os.environ["PATH"],
@@ -32,7 +33,7 @@ def api_process(database_url: str, log: Path) -> Iterator[tuple[subprocess.Popen
         "EVERSTEP_BOOTSTRAP_ACCESS_KEY_ID": KEY_ID,
         "EVERSTEP_BOOTSTRAP_SECRET_ACCESS_KEY": SECRET,
         "EVERSTEP_BOOTSTRAP_TOKEN": TOKEN,
-    }
+    } | more
     command = [sys.executable, "-m", "uvicorn", "--factory", "api.app:create_app", "--port", str(port), "--no-access-log"]
     with log.open("wb") as output:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output)
