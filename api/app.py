@@ -16,8 +16,11 @@ from api.aws import dispatch
 from api.deps import Services, authenticated
 from api.limits import Meter
 from api.rest import errors, health, own, sagemaker
+from api.rest.envelope import Envelope
 from api.settings import Settings
+from everstep.protocol import VERSION
 from models.clock import Clock, WallClock
+from models.image.changes import request_release_of_ours
 from models.session import connect, sessions, unit_of_work
 
 POOL_SIZE = 16
@@ -43,6 +46,7 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
     app.include_router(own.router, dependencies=[Depends(authenticated)])
     app.include_router(door.router, include_in_schema=False)  # described by a document of its own: openapi/agent.json
     errors.install(app)
+    app.add_middleware(Envelope)
     return app
 
 
@@ -60,3 +64,4 @@ def _lifespan(services: Services, engine: Engine) -> Callable[[FastAPI], Abstrac
 def _store_bootstrap(services: Services) -> None:
     with unit_of_work(services.sessions) as session:
         store_bootstrap(session, services.settings, now=services.clock.now())
+        request_release_of_ours(session, VERSION, now=services.clock.now())

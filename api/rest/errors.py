@@ -108,7 +108,9 @@ def _refuse_members(_request: Request, error: Exception) -> JSONResponse:
 
 def _violation(text: str) -> dict[str, str]:
     value_and_path, _, constraint = text.rpartition(" failed to satisfy constraint: ")
-    path = re.sub(r"\.(\d+)\.member(?=\.|$)", lambda found: f"[{int(found[1]) - 1}]", value_and_path.rpartition(" at ")[2].strip("'"))
+    path = re.sub(
+        r"\.(\d+)\.member(?=\.|$)", lambda found: f"[{int(found[1]) - 1}]", value_and_path.rpartition(" at ")[2].strip("'")
+    )
     return {"member": ".".join(step[:1].upper() + step[1:] for step in path.split(".")), "message": constraint}
 
 
