@@ -72,9 +72,7 @@ def _environment(database_url: str) -> dict[str, str]:
 
 @contextmanager
 def _running(arguments: list[str], ready_url: str, environment: dict[str, str] | None = None) -> Iterator[int]:
-    with subprocess.Popen(
-        arguments, env=environment, cwd=_ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as process:
+    with subprocess.Popen(arguments, env=environment, cwd=_ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             _await_ready(process, ready_url)
             yield process.pid

@@ -24,6 +24,7 @@ _IDS = (
     ids.NodeId,
     ids.OperationId,
     ids.ProcessId,
+    ids.RevisedId,
 )
 
 

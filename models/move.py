@@ -1,7 +1,7 @@
 """The only place that assigns ``.state``.
 
 Rows are locked in one order everywhere, so that no two transactions can wait for each other:
-cluster, group, node, job, process, generation, directive.
+cluster, group, node, job, process, generation, directive. Scheduler configurations and compute quotas come last, and never without their cluster.
 """
 
 from __future__ import annotations

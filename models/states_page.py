@@ -17,8 +17,9 @@ from models.job.states import JOB, PROCESS
 from models.machine import Machine
 from models.node.states import NODE
 from models.operation.states import OPERATION
+from models.revised import REVISED
 
-MACHINES: tuple[Machine[Any], ...] = (CLUSTER, GROUP, NODE, JOB, PROCESS, DIRECTIVE, OPERATION, KEY)
+MACHINES: tuple[Machine[Any], ...] = (CLUSTER, GROUP, NODE, JOB, PROCESS, DIRECTIVE, OPERATION, KEY, REVISED)
 PAGE = Path(__file__).parent.parent / "docs" / "states.md"
 
 _HEAD = """\

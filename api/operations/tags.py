@@ -1,4 +1,4 @@
-"""Use-cases of tags, of any resource that has an ARN. Clusters are the only ones so far."""
+"""Use-cases of tags, of any resource that has an ARN: clusters, scheduler configurations and compute quotas."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from api.operations.work import Work
+from models import revised
 from models.cluster import changes, queries
 from models.cluster.table import Tag
-from models.errors import Invalid, LimitExceeded
+from models.errors import Invalid, LimitExceeded, NotFound
+from models.quota.table import ComputeQuota
+from models.scheduler.table import SchedulerConfig
 
 MOST_TAGS = 50
 RESERVED = "aws:"
+_REVISED: dict[str, type[revised.Revised]] = {"cluster-scheduler-config": SchedulerConfig, "compute-quota": ComputeQuota}
+"""Resources of a cluster that are tagged themselves, by the noun of their ARNs."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ def add(work: Work, wish: TagWish) -> Sequence[Tag]:
 
 def listed(work: Work, arn: str) -> Sequence[Tag]:
     """In the order in which the keys were first written. Raises NotFound."""
-    queries.find(work.session, arn)
+    _find(work, arn)
     return queries.tags(work.session, arn)
 
 
@@ -64,4 +69,16 @@ def check_keys(keys: dict[str, str]) -> None:
 
 def _lock(work: Work, arn: str) -> None:
     """Tags of one resource change one after another: else two callers could pass the limit together."""
-    queries.find(work.session, arn, lock=True)
+    _find(work, arn, lock=True)
+
+
+def _find(work: Work, arn: str, *, lock: bool = False) -> None:
+    """``lock`` locks the cluster, which is what the resource is or where it is. Raises NotFound."""
+    for noun, head in _REVISED.items():
+        if f":{noun}/" in arn:
+            row = revised.by_arn(work.session, head, arn)
+            if row is None:
+                raise NotFound(kind=head.NOUN, name=arn)
+            queries.find(work.session, row.cluster_arn, lock=lock)
+            return
+    queries.find(work.session, arn, lock=lock)

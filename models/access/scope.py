@@ -23,6 +23,8 @@ from models.events import About, Event
 from models.job.states import ALIVE
 from models.job.table import Job, JobProcess, ProcessLog
 from models.node.table import Node
+from models.quota.table import ComputeQuota
+from models.scheduler.table import SchedulerConfig
 from models.session import ACROSS_TEAMS, TEAM, team_of
 
 COMMON: Final = frozenset({"pulse"})
@@ -34,6 +36,8 @@ _cluster = Cluster.__table__.c
 _job = Job.__table__.c
 _node = Node.__table__.c
 _process = JobProcess.__table__.c
+_config = SchedulerConfig.__table__.c
+_quota = ComputeQuota.__table__.c
 
 
 class Unrestricted(Exception):
@@ -182,7 +186,10 @@ def _node_rule(team: str, to_write: bool) -> ColumnElement[bool]:
 
 
 def _tag_rule(team: str, to_write: bool) -> ColumnElement[bool]:
-    return Tag.resource_arn.in_(select(_cluster.arn).where(_clusters(team, to_write)))
+    """Of clusters, and of what is on them and has tags of its own."""
+    clusters = select(_cluster.arn).where(_clusters(team, to_write))
+    configs = select(_config.arn).where(_of_cluster(_config.cluster_id, team, to_write))
+    return or_(*(Tag.resource_arn.in_(arns) for arns in (clusters, configs, select(_quota.arn).where(_quota.team == team))))
 
 
 _SPECIAL: Final[dict[type[Any], Any]] = {
