@@ -19,7 +19,9 @@ from models.errors import Forbidden, Unauthenticated
 
 _BEARER = "bearer "
 _READS: Final = ("Describe", "List", "Get", "Search")
-_FOR_ADMINS: Final = frozenset({"CreateKey", "ListKeys", "RotateKey", "RevokeKey", "ListAuditEvents"})
+_FOR_ADMINS: Final = frozenset(
+    {"CreateKey", "ListKeys", "RotateKey", "RevokeKey", "ListAuditEvents", "RegisterImageRelease", "DeprecateImageRelease"}
+)
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Final
@@ -22,20 +22,31 @@ from starlette.types import Scope
 
 from api.aws.body import read_object
 from api.aws.errors import CRASH, UnknownOperation, code_of
+from api.aws.own import perform as perform_own
+from api.aws.own import read as read_own
 from api.aws.pages import PageTokens
 from api.aws.render import render
 from api.aws.schema import sagemaker
+from api.aws.service_model import everstep
 from api.aws.support import read_request
-from api.aws.table.kinds import Listing, Operation, perform
+from api.aws.table.kinds import Listing, Members, Operation, perform
 from api.aws.table.refusals import REFUSALS
 from api.aws.table.sagemaker import SAGEMAKER
+from api.aws.validate import read_members
 from api.deps import Services, authenticate_signature, read_body, services_of, signed_request, work_of
 from api.ids import new_request_id
 from api.operations.audit import Call
+from api.operations.work import Work
+from api.own.kinds import Own
+from api.own.table import OWN
 from api.sigv4 import SignedRequest
 
 CONTENT_TYPE: Final = "application/x-amz-json-1.1"
 log = logging.getLogger(__name__)
+
+
+Served = Callable[[OperationModel, Members, Work, PageTokens], Any]
+"""Carries out one operation: members as they were sent in, members of the answer by wire name out."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +54,10 @@ class Service:
     """A service model and the part of it that is served. ``refusals`` say of others what to do instead."""
 
     model: ServiceModel
-    operations: dict[str, Operation | Listing]
+    operations: Mapping[str, Served]
     refusals: Mapping[str, str] = field(default_factory=dict)
 
-    def find(self, name: str) -> tuple[OperationModel, Operation | Listing]:
+    def find(self, name: str) -> tuple[OperationModel, Served]:
         """Raises UnknownOperation: not in the model, or not served."""
         if name not in self.model.operation_names:
             message = f"{self.model.service_name} has no operation {name!r}."
@@ -99,12 +110,11 @@ class Door:
         asked = read_object(request.body)
         service = target.partition(".")[0].lower()
         with work_of(services, caller, Call(service, model.name, asked, known.request_id)) as work:
-            members = read_request(model, operation, asked)
             # Rendered before the commit: an answer that cannot be written takes its transaction with it.
-            answer: dict[str, Any] = render(model.output_shape, perform(model.name, operation, work, members, self._tokens))
+            answer: dict[str, Any] = render(model.output_shape, operation(model, asked, work, self._tokens))
         return answer
 
-    def _find(self, target: str) -> tuple[OperationModel, Operation | Listing]:
+    def _find(self, target: str) -> tuple[OperationModel, Served]:
         prefix, dot, name = target.rpartition(".")
         if not dot or prefix not in self._services:
             known = " or ".join(f"{prefix}.<operation>" for prefix in self._services)
@@ -125,8 +135,26 @@ class TargetRoute(Route):
 
 def route(master_key: bytes) -> TargetRoute:
     """The route of this door. It must come before all others."""
-    door = Door({"SageMaker": Service(sagemaker(), SAGEMAKER, REFUSALS)}, PageTokens(master_key))
-    return TargetRoute("/", door.answer, methods=["POST"])
+    services = {
+        "SageMaker": Service(sagemaker(), {name: _of_sagemaker(operation) for name, operation in SAGEMAKER.items()}, REFUSALS),
+        "Everstep": Service(everstep(), {own.name: _of_ours(own) for own in OWN}),
+    }
+    return TargetRoute("/", Door(services, PageTokens(master_key)).answer, methods=["POST"])
+
+
+def _of_sagemaker(operation: Operation | Listing) -> Served:
+    def serve(model: OperationModel, asked: Members, work: Work, tokens: PageTokens) -> dict[str, Any]:
+        return perform(model.name, operation, work, read_request(model, operation, asked), tokens)
+
+    return serve
+
+
+def _of_ours(own: Own) -> Served:
+    def serve(model: OperationModel, asked: Members, work: Work, tokens: PageTokens) -> dict[str, Any]:
+        members = read_members(model.input_shape, dict(asked))
+        return perform_own(own, work, read_own(own, members), tokens).model_dump(by_alias=True)
+
+    return serve
 
 
 def _refuse(error: Exception, request_id: str, target: str) -> Response:

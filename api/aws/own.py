@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+from pydantic import ValidationError
 
 from api.aws.pages import PageTokens
 from api.operations.work import Work
 from api.own.kinds import Own
 from api.own.wire import Asked, Wire
+from models.errors import Invalid
+
+
+def read(own: Own, members: Mapping[str, Any]) -> Asked:
+    """What is asked, from members that are valid by the service model; an operation may be stricter than a model can say.
+
+    Raises:
+        DomainError: what the operation's own reading refuses.
+    """
+    if own.read is not None:
+        return own.read(members)
+    try:
+        return own.takes.model_validate(members)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False)
+        told = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg'].removeprefix('Value error, ')}" for item in found)
+        raise Invalid(message=told) from error
 
 
 def perform(own: Own, work: Work, asked: Asked, tokens: PageTokens) -> Wire:

@@ -6,6 +6,7 @@ Members that the installed model does not have are left out, and so are absent o
 from __future__ import annotations
 
 from datetime import datetime
+from math import isfinite
 from typing import Any
 
 from botocore.model import ListShape, MapShape, Shape, StructureShape
@@ -15,6 +16,8 @@ def render(shape: Shape | None, value: Any) -> Any:
     """The value as JSON; timestamps become seconds since the epoch, in milliseconds' precision."""
     if shape is None:
         return {}
+    if isinstance(shape, StructureShape) and shape.is_document_type:
+        return value
     if isinstance(shape, StructureShape):
         return {name: render(member, value[name]) for name, member in shape.members.items() if value.get(name) is not None}
     if isinstance(shape, ListShape):
@@ -23,7 +26,11 @@ def render(shape: Shape | None, value: Any) -> Any:
         return {key: render(shape.value, item) for key, item in value.items()}
     if isinstance(value, datetime):
         return round(whole_milliseconds(value).timestamp(), 3)
-    return value
+    return _BEYOND_JSON[str(value)] if isinstance(value, float) and not isfinite(value) else value
+
+
+_BEYOND_JSON = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+"""Numbers that JSON has no word for, as the protocol spells them."""
 
 
 def whole_milliseconds(moment: datetime) -> datetime:

@@ -12,7 +12,6 @@ from api.operations.images import ReleaseWish
 from api.operations.work import Work
 from api.own.kinds import Own, OwnTable
 from api.own.wire import Asked, NextToken, Wire, word
-from models.access.states import Role
 from models.errors import AlreadyExists, NotFound
 from models.image.queries import DEFAULT
 from models.image.table import ImageRelease
@@ -94,7 +93,6 @@ IMAGES: OwnTable = (
         register,
         status=201,
         errors=(AlreadyExists,),
-        role=Role.ADMIN,
     ),
     Own("ListImageReleases", "GET", "/v1/image-releases", ReleasesWanted, ReleaseList, listing, page_of="releases"),
     Own(
@@ -105,6 +103,5 @@ IMAGES: OwnTable = (
         ReleaseShape,
         deprecate,
         errors=(NotFound,),
-        role=Role.ADMIN,
     ),
 )

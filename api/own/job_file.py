@@ -47,7 +47,7 @@ class JobFile(Asked):
     name: Annotated[str, StringConstraints(pattern=NAME)]
     cluster: Text
     command: Annotated[list[Text], Field(min_length=1, max_length=1000)]
-    working_dir: Annotated[str, StringConstraints(pattern=r"^/", max_length=4096)]
+    working_dir: Annotated[str, StringConstraints(pattern=r"^/.*$", max_length=4096)]
     replicas: Count
     processes_per_node: Annotated[int, Field(ge=1, le=128)] = 1
     env: dict[str, str] = Field(default_factory=dict)

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from api.operations.jobs import KEY, JobView
-from api.own.wire import Wire, word
+from api.own.wire import Real, Wire, word
 from models.events import Event
 from models.job.states import ALIVE
 from models.job.table import Generation, Job, JobProcess, ProcessLog, Step
@@ -68,8 +68,8 @@ class JobSummary(Wire):
     cluster: str
     status: str
     step: int
-    loss_first: float | None
-    loss_last: float | None
+    loss_first: Real | None
+    loss_last: Real | None
     generation: int
     world_size: int
     nodes: tuple[str, ...]
@@ -107,7 +107,7 @@ class JobList(Wire):
 class StepShape(Wire):
     number: int
     generation: int
-    loss: float | None
+    loss: Real | None
     seconds: float
     at: datetime
 

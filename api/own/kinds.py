@@ -14,7 +14,6 @@ from pydantic.alias_generators import to_pascal
 
 from api.operations.work import Work
 from api.own.wire import Asked, Wire
-from models.access.states import Role
 from models.errors import DomainError
 
 
@@ -22,9 +21,8 @@ from models.errors import DomainError
 class Own:
     """``path`` names members of ``takes`` in braces, in snake_case; the rest of them is the query of a GET or DELETE, else the body.
 
-    ``run`` is one transaction of the caller's; the first paragraph of its docstring is the operation's description. ``role`` is what a caller
-    needs at least; left out, a viewer may GET and an operator may do anything else. ``errors`` are those that ``run`` may raise beside those of
-    every operation.
+    ``run`` is one transaction of the caller's; the first paragraph of its docstring is the operation's description. ``errors`` are those that it
+    may raise beside those of every operation. Who may call it follows from its name (``api.auth.need_of``).
 
     A listing names in ``page_of`` the member of ``gives`` that holds its rows; ``takes`` then has ``next_token`` and ``max_results``, ``gives`` has
     ``next_token``. For ``run`` both tokens are cursors of ``models.paging``: the doors sign them, and open what they have signed.
@@ -42,17 +40,12 @@ class Own:
     status: int = 200
     page_of: str | None = None
     errors: tuple[type[DomainError], ...] = ()
-    role: Role | None = None
     read: Callable[[Mapping[str, Any]], Asked] | None = None
     """Makes ``takes`` of a body that has errors of its own to tell; it raises DomainError. None: pydantic's validation, strictly."""
     document: str = "The request body"
     """What messages call the body."""
     also: Mapping[str, str] = field(default_factory=dict)
     """Other names of a query, and the members of ``takes`` that they mean."""
-
-    @property
-    def needs(self) -> Role:
-        return self.role or (Role.VIEWER if self.method == "GET" else Role.OPERATOR)
 
     @property
     def in_path(self) -> tuple[str, ...]:

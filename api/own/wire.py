@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema
 from pydantic.alias_generators import to_pascal
 from starlette.responses import Response
 
@@ -32,6 +32,15 @@ NextToken = Annotated[
     Field(description="Of the page before: the listing goes on after it."),
 ]
 """Of a member ``next_token`` that a listing takes."""
+
+
+Real = Annotated[
+    float,
+    WithJsonSchema(
+        {"anyOf": [{"type": "number"}, {"type": "string", "enum": ["NaN", "Infinity", "-Infinity"]}]}, mode="serialization"
+    ),
+]
+"""A number that may be none: what diverged is told."""
 
 
 def answer(view: Wire, status: int = 200) -> Response:

@@ -19,15 +19,14 @@ from starlette.responses import Response
 
 from api.aws.own import perform
 from api.aws.pages import PageTokens
-from api.deps import CallerDep, ServicesDep
-from api.operations.work import Work
+from api.deps import CallerDep, ServicesDep, work_of
+from api.operations.audit import Call
 from api.own.kinds import Own
 from api.own.table import OWN
 from api.own.wire import Asked, answer
 from api.rest.own_described import described
 from everstep import documents
 from models.errors import Invalid, LimitExceeded
-from models.session import unit_of_work
 
 KEY_HEADER: Final = "idempotency-key"
 _MAX_BODY: Final = 1024 * 1024
@@ -43,9 +42,10 @@ BodyDep = Annotated[bytes, Depends(_body)]
 
 def _endpoint(own: Own) -> Callable[..., Response]:
     def endpoint(request: Request, caller: CallerDep, body: BodyDep, services: ServicesDep) -> Response:
-        asked = read(own, request, body)
-        with unit_of_work(services.sessions) as session:
-            work = Work(session, services.clock.now(), services.settings.region, caller)
+        call = Call("everstep", own.name, request.path_params)
+        with work_of(services, caller, call) as work:
+            asked = read(own, request, body)
+            call.members = asked.model_dump(by_alias=True)
             return answer(perform(own, work, asked, PageTokens(services.settings.master_key)), own.status)
 
     endpoint.__doc__ = own.run.__doc__
