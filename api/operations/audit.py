@@ -11,6 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from api.auth import Caller, is_mutating
+from api.ids import new_request_id
 from models.events import About, Event, Level, record
 from models.paging import Cut, Page, page
 
@@ -21,14 +22,14 @@ _LONGEST: Final = 256
 _MOST: Final = 20
 
 
-@dataclass(frozen=True)
+@dataclass
 class Call:
-    """A call of an operation of a service, ``sagemaker`` or ``everstep``. ``members`` is what it was asked with, read or not."""
+    """A call of an operation of a service, ``sagemaker`` or ``everstep``. ``members`` is what it was asked with, as far as that has been read."""
 
     service: str
     operation: str
-    members: Mapping[str, Any] = field(repr=False)
-    request_id: str
+    members: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    request_id: str = field(default_factory=new_request_id)
 
     @property
     def named(self) -> dict[str, Any]:
