@@ -36,6 +36,7 @@ STATUSES: dict[type[Exception], HTTPStatus] = {
     domain.Taken: HTTPStatus.CONFLICT,
     domain.Outdated: HTTPStatus.CONFLICT,
     domain.InTransition: HTTPStatus.CONFLICT,
+    domain.InUse: HTTPStatus.CONFLICT,
     domain.IllegalMove: HTTPStatus.CONFLICT,
     domain.Immutable: HTTPStatus.UNPROCESSABLE_ENTITY,
     domain.Invalid: HTTPStatus.UNPROCESSABLE_ENTITY,

@@ -125,3 +125,22 @@ def current_counts(session: Session, cluster_id: str) -> dict[str, int]:
     nodes = func.count().label("nodes")
     counted = select(Node.group_id, nodes).where(Node.cluster_id == cluster_id, Node.state.in_(COUNTED)).group_by(Node.group_id)
     return {row.group_id: row.nodes for row in session.execute(counted.execution_options(**{ACROSS_TEAMS: True}))}
+
+
+def current_types(session: Session, group_ids: Sequence[str]) -> dict[str, dict[str, int]]:
+    """How many nodes of each instance type serve in these groups, by the group's id."""
+    counted = (
+        select(Node.group_id, Node.instance_type, func.count())
+        .where(Node.group_id.in_(group_ids), Node.state.in_(COUNTED))
+        .group_by(Node.group_id, Node.instance_type)
+    )
+    counts: dict[str, dict[str, int]] = {}
+    for group_id, instance_type, nodes in session.execute(counted):
+        counts.setdefault(group_id, {})[instance_type] = nodes
+    return counts
+
+
+def live_types(session: Session, group_id: str) -> set[str]:
+    """The instance types of which a group has nodes that are not gone."""
+    wanted = select(Node.instance_type).where(Node.group_id == group_id, Node.state != NodeState.GONE).distinct()
+    return set(session.scalars(wanted))

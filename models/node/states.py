@@ -16,6 +16,8 @@ class NodeState(StrEnum):
     DRAINING = "draining"
     REBOOTING = "rebooting"
     UPDATING = "updating"
+    DETACHING = "detaching"
+    ATTACHING = "attaching"
     RELEASING = "releasing"
     GONE = "gone"
 
@@ -34,19 +36,25 @@ NODE = Machine(
         _N.READY: {
             _N.SUSPECT: "silent or stream closed",
             _N.DRAINING: "drain requested",
-            _N.REBOOTING: "reboot requested",
-            _N.UPDATING: "software update",
+            _N.DETACHING: "move requested",
         },
         # Unreachable is not dead: work goes on until the loss is confirmed or the patience runs out.
         _N.SUSPECT: {
             _N.READY: "heard again",
             _N.DRAINING: "drain requested",
-            _N.REBOOTING: "reboot requested",
             _N.RELEASING: "loss confirmed",
         },
         _N.REBOOTING: {_N.CHECKING: "agent registered", _N.RELEASING: "did not come back"},
         _N.UPDATING: {_N.CHECKING: "agent registered", _N.RELEASING: "did not come back"},
-        _N.DRAINING: {_N.RELEASING: "drained", _N.REBOOTING: "drained for a reboot", _N.READY: "drain withdrawn"},
+        _N.DRAINING: {
+            _N.RELEASING: "drained",
+            _N.REBOOTING: "drained for a reboot",
+            _N.UPDATING: "drained for new software",
+            _N.READY: "drain withdrawn",
+        },
+        # Drained in its old cluster; from ATTACHING on its row belongs to the new one, whose software it gets.
+        _N.DETACHING: {_N.ATTACHING: "drained for a move", _N.READY: "move withdrawn", _N.RELEASING: "no longer wanted"},
+        _N.ATTACHING: {_N.CHECKING: "agent registered", _N.RELEASING: "did not come back"},
         # Released until the provider says NotFound.
         _N.RELEASING: {_N.GONE: "provider knows it no longer"},
         _N.GONE: {},
@@ -62,7 +70,31 @@ class HostWord(StrEnum):
     MISSING = "missing"
 
 
-COUNTED = (_N.READY, _N.SUSPECT, _N.DRAINING, _N.REBOOTING, _N.UPDATING)
+class Restart(StrEnum):
+    """How a host is started anew. Its instance id, its place and its address stay."""
+
+    REBOOT = "reboot"
+    """With what is on its disk; lifecycle scripts do not run again."""
+    REIMAGE = "reimage"
+    """From an image; lifecycle scripts run again."""
+
+
+COUNTED = (_N.READY, _N.SUSPECT, _N.DRAINING, _N.REBOOTING, _N.UPDATING, _N.DETACHING)
 """The states in which a node counts as current in its group."""
-WANTED = (_N.REQUESTED, _N.BOOTING, _N.CHECKING, _N.READY, _N.SUSPECT, _N.REBOOTING, _N.UPDATING)
-"""The states in which a node fills a place of its group: it serves, or is on its way to."""
+WANTED = (
+    _N.REQUESTED,
+    _N.BOOTING,
+    _N.CHECKING,
+    _N.READY,
+    _N.SUSPECT,
+    _N.DRAINING,  # and wanted: for a restart
+    _N.REBOOTING,
+    _N.UPDATING,
+    _N.DETACHING,
+    _N.ATTACHING,
+)
+"""The states in which a wanted node fills a place of its group: it serves, or is on its way to."""
+SERVING = (_N.READY, _N.SUSPECT)
+"""The states from which a node can be drained."""
+RESTARTING = (_N.REBOOTING, _N.UPDATING, _N.ATTACHING)
+"""The states in which the provider starts the host anew, and its agent is waited for."""

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from models.base import Base, Leased, Timed, Versioned
 from models.ids import ClusterId, GroupId, InstanceId, LogicalId, NodeId, OperationId
-from models.node.states import HostWord, NodeState
+from models.node.states import HostWord, NodeState, Restart
 
 
 class Node(Leased, Versioned, Timed, Base):
@@ -44,6 +44,16 @@ class Node(Leased, Versioned, Timed, Base):
     boot: Mapped[str | None]
     report_sequence: Mapped[int] = mapped_column(default=-1)
     lifecycle_done: Mapped[bool] = mapped_column(default=False)
+    image: Mapped[str | None]
+    starts: Mapped[int] = mapped_column(Integer, default=0)
+    host_start: Mapped[int] = mapped_column(Integer, default=0)
+    boot_start: Mapped[int] = mapped_column(Integer, default=0)
+    restart: Mapped[Restart | None]
+    restart_image: Mapped[str | None]
+    restart_drain_s: Mapped[int | None] = mapped_column(Integer)
+    restart_is_forced: Mapped[bool] = mapped_column(default=True)
+    is_replaced_on_request: Mapped[bool] = mapped_column(default=False)
+    move_to: Mapped[GroupId | None] = mapped_column(ForeignKey("instance_group.id"), index=True)
     last_seen: Mapped[datetime | None]
     beat_sequence: Mapped[int] = mapped_column(default=-1)
     stream_lost_at: Mapped[datetime | None]

@@ -26,7 +26,7 @@ from models.job.table import Job
 from models.lease import due
 from models.node import queries as nodes
 from models.node.changes import Arrival, Heartbeat, report_beats, report_lifecycle, report_registered, report_stream
-from models.node.states import NodeState
+from models.node.states import RESTARTING, NodeState
 from models.node.table import Host, Node
 from models.pulse import AGENTS, report_pulse
 from models.session import Sessions, unit_of_work
@@ -134,12 +134,13 @@ class SmallPlane:
             for host in self.provider.hosts():
                 if host.is_alive and host.instance_id not in self.dead:
                     with suppress(NotFound):
-                        self._agent(session, nodes.by_instance(session, host.instance_id, lock=True))
+                        self._agent(session, nodes.by_instance(session, host.instance_id, lock=True), host.start)
 
-    def _agent(self, session: Session, node: Node) -> None:
+    def _agent(self, session: Session, node: Node, start: int) -> None:
         now = self.clock.at
-        if node.state is NodeState.BOOTING:
-            arrival = Arrival(boot=f"boot-{node.id}", address=str(node.address), rendezvous_port=29500, facts={})
+        if node.state is NodeState.BOOTING or (node.state in RESTARTING and start == node.starts):
+            boot = f"boot-{node.id}-{start}"
+            arrival = Arrival(boot=boot, address=str(node.address), rendezvous_port=29500, facts={}, start=start)
             report_registered(session, node, arrival, node_token=f"token-{node.id}", now=now)
             report_stream(session, node, is_open=True, now=now)
             report_lifecycle(session, node, exit_code=self.lifecycle_exit, tail="the end of its log", now=now)

@@ -40,6 +40,9 @@ class NodeSeen:
     state_since: datetime
     is_busy: bool = False
     was_lost: bool = False
+    is_replaced_on_request: bool = False
+    is_leaving: bool = False
+    """On its way to another group, or lost on that way: its place here has gone with it."""
     is_replacement: bool = False
     failures: int = 0
     obstacle: str | None = None
@@ -47,11 +50,11 @@ class NodeSeen:
 
     @property
     def fills_its_place(self) -> bool:
-        return self.is_wanted and self.state in WANTED
+        return self.is_wanted and self.state in WANTED and not self.is_leaving
 
     @property
     def is_current(self) -> bool:
-        return self.is_wanted and self.state in COUNTED
+        return self.is_wanted and self.state in COUNTED and not self.is_leaving
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,8 @@ class GroupSeen:
     minimum: int = 0
     has_settled: bool = False
     is_changed: bool = False
+    incoming: int = 0
+    """Nodes of other groups that are on their way to this one."""
     nodes: tuple[NodeSeen, ...] = ()
 
     @property
@@ -77,11 +82,11 @@ class GroupSeen:
 
     @property
     def is_empty(self) -> bool:
-        return all(node.state is NodeState.GONE for node in self.nodes)
+        return not self.incoming and all(node.state is NodeState.GONE for node in self.nodes)
 
     @property
     def is_at_target(self) -> bool:
-        return self.current == len(self.filling) == self.target
+        return self.current == len(self.filling) == self.target and not self.incoming
 
     @property
     def vacancies(self) -> tuple[NodeSeen, ...]:
@@ -89,7 +94,7 @@ class GroupSeen:
         newest: dict[LogicalId, NodeSeen] = {}
         for node in sorted(self.nodes, key=lambda node: (node.created_at, node.id)):
             newest[node.place] = node
-        lost = [node for node in newest.values() if node.was_lost and not node.fills_its_place]
+        lost = [node for node in newest.values() if node.was_lost and not node.fills_its_place and not node.is_leaving]
         return tuple(sorted(lost, key=lambda node: (node.state_since, node.id)))
 
 
@@ -227,14 +232,19 @@ def _converge(seen: ClusterSeen, group: GroupSeen, now: datetime) -> tuple[list[
         return _empty(group, f"Instance group {group.name} is being deleted."), None
     if group.state is GroupState.FAILED or seen.state is ClusterState.FAILED:
         return [], None
-    missing = group.target - len(group.filling)
+    missing = group.target - len(group.filling) - group.incoming
     if missing < 0:
         return [LetGo(node.id, f"The group scales down to {group.target}.") for node in _surplus(group, -missing)], None
     vacancies = group.vacancies
     actions: list[Action] = []
     again: timedelta | None = None
     for vacancy in vacancies[:missing]:
-        if not seen.replaces_lost_nodes and vacancy.failures == 0 and group.state in _SERVING:
+        if (
+            not seen.replaces_lost_nodes
+            and not vacancy.is_replaced_on_request
+            and vacancy.failures == 0
+            and group.state in _SERVING
+        ):
             continue
         rest = vacancy.state_since + _pause(vacancy.failures) - now
         if rest > timedelta(0):

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from models.node.states import HostWord, NodeState
+from models.ids import GroupId
+from models.node.states import HostWord, NodeState, Restart
 from workers.plans.decision import Decision, soonest
 
 
@@ -47,6 +48,13 @@ class NodeSeen:
     given_up: int = 0
     is_recovered: bool = True
     """Whether the cluster lets us act on a loss (NodeRecovery Automatic)."""
+    restart: Restart | None = None
+    restart_drain: timedelta | None = None
+    """How long jobs have to leave before it; None is the usual patience."""
+    restart_is_forced: bool = True
+    move_to: GroupId | None = None
+    move_is_possible: bool = True
+    """Whether the group that the node is to go to still takes nodes."""
     patience: Patience = field(default_factory=Patience)
 
 
@@ -70,7 +78,34 @@ class Fail:
     why: str
 
 
-Action = Move | Lose | Fail
+@dataclass(frozen=True)
+class StartAnew:
+    """The node is drained for its restart."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class DropRestart:
+    """Its jobs did not leave, and are not to be disturbed."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class HandOver:
+    """The node is drained for its move: it belongs to that group from now on."""
+
+    group: GroupId
+    why: str
+
+
+@dataclass(frozen=True)
+class WithdrawMove:
+    why: str
+
+
+Action = Move | Lose | Fail | StartAnew | DropRestart | HandOver | WithdrawMove
 
 
 def plan(seen: NodeSeen, now: datetime) -> Decision[Action]:
@@ -79,6 +114,8 @@ def plan(seen: NodeSeen, now: datetime) -> Decision[Action]:
         return Decision()
     if not seen.is_wanted:
         return _leave(seen, now)
+    if seen.move_to is not None and not seen.move_is_possible:
+        return Decision((WithdrawMove("The instance group that it was to move to is going."),), timedelta(0))
     return _RULES[seen.state](seen, now)
 
 
@@ -86,14 +123,21 @@ def _leave(seen: NodeSeen, now: datetime) -> Decision[Action]:
     """A node that serves is drained first, so that its jobs can move away; the rest is released at once."""
     if seen.state in (NodeState.READY, NodeState.SUSPECT):
         return Decision((Move(NodeState.DRAINING, "The node is no longer wanted."),), timedelta(0))
-    if seen.state is NodeState.DRAINING:
-        rest = seen.state_since + seen.patience.drain - now
-        if seen.is_busy and rest > timedelta(0):
+    if seen.state in (NodeState.DRAINING, NodeState.DETACHING):
+        rest = _busy_for(seen, seen.patience.drain, now)
+        if rest > timedelta(0):
             return Decision((), min(rest, timedelta(seconds=1)))
-        return Decision(
-            (Move(NodeState.RELEASING, "The node is drained." if not seen.is_busy else "Its jobs did not leave in time."),)
-        )
+        return Decision((Move(NodeState.RELEASING, _drained(seen)),))
     return Decision((Move(NodeState.RELEASING, "The node is no longer wanted."),))
+
+
+def _busy_for(seen: NodeSeen, patience: timedelta, now: datetime) -> timedelta:
+    """For how long its jobs are still waited for; nothing once they have left, or their time is over."""
+    return max(timedelta(0), seen.state_since + patience - now) if seen.is_busy else timedelta(0)
+
+
+def _drained(seen: NodeSeen) -> str:
+    return "Its jobs did not leave in time." if seen.is_busy else "The node is drained."
 
 
 def _wait(_seen: NodeSeen, _now: datetime) -> Decision[Action]:
@@ -127,6 +171,10 @@ def _checking(seen: NodeSeen, now: datetime) -> Decision[Action]:
 
 def _ready(seen: NodeSeen, now: datetime) -> Decision[Action]:
     """A closed stream is suspicious after a moment, or at once if peers complain; missing beats after three of them."""
+    if seen.restart is not None:
+        return Decision((Move(NodeState.DRAINING, f"A {seen.restart} was requested."),), timedelta(0))
+    if seen.move_to is not None:
+        return Decision((Move(NodeState.DETACHING, "A move was requested."),), timedelta(0))
     if seen.stream_lost_at is not None:
         rest = seen.patience.stream - (now - seen.stream_lost_at)
         if rest <= timedelta(0) or seen.given_up:
@@ -138,6 +186,9 @@ def _ready(seen: NodeSeen, now: datetime) -> Decision[Action]:
 
 
 def _suspect(seen: NodeSeen, now: datetime) -> Decision[Action]:
+    """A restart may be what heals it; a move waits until it is heard again."""
+    if seen.restart is not None:
+        return Decision((Move(NodeState.DRAINING, f"A {seen.restart} was requested."),), timedelta(0))
     if _is_heard(seen, now):
         return Decision((Move(NodeState.READY, "Its agent was heard again."),))
     witnesses = _witnesses(seen, now)
@@ -174,7 +225,33 @@ def _silence(seen: NodeSeen, now: datetime) -> timedelta:
     return now - max(last, seen.heard_since or last)
 
 
+def _draining(seen: NodeSeen, now: datetime) -> Decision[Action]:
+    """For a restart; a node that is drained because it is not wanted leaves."""
+    if seen.restart is None:
+        return Decision((Move(NodeState.READY, "Nothing is to be done to the node any more."),), timedelta(0))
+    patience = seen.patience.drain if seen.restart_drain is None else seen.restart_drain
+    rest = _busy_for(seen, patience, now)
+    if rest > timedelta(0):
+        return Decision((), min(rest, timedelta(seconds=1)))
+    if seen.is_busy and not seen.restart_is_forced:
+        return Decision((DropRestart(f"Its jobs did not leave within {_seconds(patience)}; the {seen.restart} is dropped."),))
+    return Decision((StartAnew(_drained(seen)),))
+
+
+def _detaching(seen: NodeSeen, now: datetime) -> Decision[Action]:
+    if seen.move_to is None:
+        return Decision((Move(NodeState.READY, "The node is not to move any more."),), timedelta(0))
+    rest = _busy_for(seen, seen.patience.drain, now)
+    if rest > timedelta(0):
+        return Decision((), min(rest, timedelta(seconds=1)))
+    return Decision((HandOver(seen.move_to, _drained(seen)),))
+
+
 def _coming_back(seen: NodeSeen, now: datetime) -> Decision[Action]:
+    """Only a provider that knows the host no longer ends the waiting early: a host that is started anew may look dead meanwhile."""
+    is_asked_since = seen.host_word_at is not None and seen.host_word_at >= seen.state_since
+    if is_asked_since and seen.host_word is HostWord.MISSING:
+        return Decision((Lose("the provider knows no such instance"),))
     rest = seen.state_since + seen.patience.reboot - now
     if rest <= timedelta(0):
         return Decision((Lose(f"it did not come back within {_seconds(seen.patience.reboot)}"),))
@@ -198,5 +275,7 @@ _RULES = {
     NodeState.SUSPECT: _suspect,
     NodeState.REBOOTING: _coming_back,
     NodeState.UPDATING: _coming_back,
-    NodeState.DRAINING: _wait,
+    NodeState.ATTACHING: _coming_back,
+    NodeState.DRAINING: _draining,
+    NodeState.DETACHING: _detaching,
 }

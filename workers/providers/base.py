@@ -1,16 +1,18 @@
 """The port to whoever has machines: few verbs, and errors that carry the policy.
 
 ``NoCapacity`` → plan elsewhere or wait. ``Refused`` → an operator must act. ``HostNotFound`` → there is no such host: what a release ends
-with. Anything else → try again later.
+with. ``InUse`` → somebody else has it: wait, or ask for something else. Anything else → try again later.
 
-Every verb may be called twice: a worker may die between the call and its note of it. A launch is idempotent by its claim. What a provider
-must do is said by ``tests/workers/providers/contract.py``, which every provider passes.
+Every verb may be called twice: a worker may die between the call and its note of it. A launch is idempotent by its claim, a restart by the
+number of the start that is wanted, an attachment by what is attached. What a provider must do is said by
+``tests/workers/providers/contract.py``, which every provider passes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Protocol
 
 
@@ -30,9 +32,17 @@ class HostNotFound(ProviderError):
     """The provider knows no such host: it is gone, or never was."""
 
 
+class InUse(ProviderError):
+    """The volume or interface is attached to another host."""
+
+
 @dataclass(frozen=True)
 class HostSpec:
-    """A host as it is wished for. ``claim`` names the wish: launching it twice gives the same host."""
+    """A host as it is wished for. ``claim`` names the wish: launching it twice gives the same host.
+
+    ``start`` is the number of the start that is wanted, from 0 for the launch; ``image`` is the release that it starts from, None for the
+    provider's own.
+    """
 
     claim: str
     instance_type: str
@@ -40,6 +50,16 @@ class HostSpec:
     memory_mib: int
     boot_token: str = field(repr=False)
     tags: Mapping[str, str] = field(default_factory=dict)
+    image: str | None = None
+    start: int = 0
+
+
+@dataclass(frozen=True)
+class Volume:
+    """A volume and the name of its device on the host."""
+
+    id: str
+    device: str
 
 
 @dataclass(frozen=True)
@@ -59,9 +79,18 @@ class HostSeen:
     address: str | None
     is_alive: bool
     tags: Mapping[str, str] = field(default_factory=dict)
+    image: str | None = None
+    start: int = 0
+    volumes: tuple[Volume, ...] = ()
+    interfaces: tuple[str, ...] = ()
 
 
 class Provider(Protocol):
+    @property
+    def settles_within(self) -> timedelta:
+        """For how long after a call an answer may still be that of before it: until then a host that is not found may yet appear."""
+        ...
+
     def launch(self, spec: HostSpec) -> HostSeen:
         """Starts the host of this claim, or finds it started.
 
@@ -85,4 +114,29 @@ class Provider(Protocol):
         Raises:
             HostNotFound: it is gone.
         """
+        ...
+
+    def reboot(self, ref: HostRef, spec: HostSpec) -> HostSeen:
+        """Starts the host anew, unless it is at ``spec.start`` already: everything that runs on it ends, its disk, id and address stay.
+
+        Raises:
+            HostNotFound: it is gone.
+            Refused: it cannot be started anew.
+        """
+        ...
+
+    def reimage(self, ref: HostRef, spec: HostSpec) -> HostSeen:
+        """As ``reboot``, from ``spec.image`` and with a fresh disk. What is attached stays attached."""
+        ...
+
+    def attach_volume(self, ref: HostRef, volume: Volume) -> None:
+        """Raises HostNotFound; InUse: another host has the volume, or the device's name is taken; Refused: no such volume."""
+        ...
+
+    def detach_volume(self, ref: HostRef, volume_id: str) -> None:
+        """A volume that is not attached is detached already. Raises HostNotFound."""
+        ...
+
+    def attach_interface(self, ref: HostRef, interface_id: str) -> None:
+        """Raises HostNotFound; InUse: another host has it; Refused: no such interface."""
         ...

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,10 @@ class LocalProvider:
     object_store_url: str
     capacity: int = 64
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def settles_within(self) -> timedelta:
+        return timedelta(0)
 
     def launch(self, spec: HostSpec) -> HostSeen:
         instance_id = instance_id_of(spec.claim)

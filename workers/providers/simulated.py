@@ -6,24 +6,33 @@ Nothing comes up on its own: whoever simulates plays the hosts' agents, and kill
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 
-from workers.providers.base import HostNotFound, HostRef, HostSeen, HostSpec, NoCapacity, ProviderError, Refused
+from workers.providers.base import HostNotFound, HostRef, HostSeen, HostSpec, InUse, NoCapacity, ProviderError, Refused, Volume
 
 
 @dataclass
 class SimulatedProvider:
     """``refused`` are instance types that it will not launch; ``releases`` is how often a release is asked for until the host is gone.
 
-    ``stuck`` are claims whose hosts it cannot end now.
+    ``stuck`` are claims whose hosts it cannot end now. With ``late``, a host is not found for so long after its launch, by ``now``.
     """
 
     capacity: int = 64
     refused: frozenset[str] = frozenset()
     releases: int = 1
+    late: timedelta = timedelta(0)
+    now: Callable[[], datetime] | None = None
     stuck: set[str] = field(default_factory=set)
     _hosts: dict[str, HostSeen] = field(default_factory=dict)
     _asked: dict[str, int] = field(default_factory=dict)
+    _launched_at: dict[str, datetime] = field(default_factory=dict)
+
+    @property
+    def settles_within(self) -> timedelta:
+        return self.late
 
     def launch(self, spec: HostSpec) -> HostSeen:
         if spec.claim in self._hosts:
@@ -36,14 +45,17 @@ class SimulatedProvider:
             raise NoCapacity(message)
         digest = hashlib.sha256(spec.claim.encode()).hexdigest()
         address = f"10.{int(digest[:2], 16)}.{int(digest[2:4], 16)}.{int(digest[4:6], 16)}"
-        self._hosts[spec.claim] = HostSeen(spec.claim, f"i-{digest[:17]}", address, is_alive=True, tags=dict(spec.tags))
-        return self._hosts[spec.claim]
+        host = HostSeen(spec.claim, f"i-{digest[:17]}", address, is_alive=True, tags=dict(spec.tags), image=spec.image)
+        self._hosts[spec.claim] = host
+        if self.now is not None:
+            self._launched_at[spec.claim] = self.now()
+        return host
 
     def describe(self, ref: HostRef) -> HostSeen:
         return self._host(ref)
 
     def hosts(self) -> tuple[HostSeen, ...]:
-        return tuple(self._hosts.values())
+        return tuple(host for host in self._hosts.values() if self._is_visible(host.claim))
 
     def release(self, ref: HostRef) -> None:
         self._host(ref)
@@ -54,12 +66,52 @@ class SimulatedProvider:
         if self._asked[ref.claim] >= self.releases:
             del self._hosts[ref.claim]
 
+    def reboot(self, ref: HostRef, spec: HostSpec) -> HostSeen:
+        return self._restart(ref, spec, self._host(ref).image)
+
+    def reimage(self, ref: HostRef, spec: HostSpec) -> HostSeen:
+        return self._restart(ref, spec, spec.image)
+
+    def attach_volume(self, ref: HostRef, volume: Volume) -> None:
+        host = self._host(ref)
+        if volume in host.volumes:
+            return
+        for other in self._hosts.values():
+            if any(one.id == volume.id for one in other.volumes):
+                message = f"{volume.id} is attached to {other.instance_id}"
+                raise InUse(message)
+        self._hosts[ref.claim] = replace(host, volumes=(*host.volumes, volume))
+
+    def detach_volume(self, ref: HostRef, volume_id: str) -> None:
+        host = self._host(ref)
+        self._hosts[ref.claim] = replace(host, volumes=tuple(one for one in host.volumes if one.id != volume_id))
+
+    def attach_interface(self, ref: HostRef, interface_id: str) -> None:
+        host = self._host(ref)
+        if interface_id in host.interfaces:
+            return
+        for other in self._hosts.values():
+            if interface_id in other.interfaces:
+                message = f"{interface_id} is attached to {other.instance_id}"
+                raise InUse(message)
+        self._hosts[ref.claim] = replace(host, interfaces=(*host.interfaces, interface_id))
+
     def kill(self, claim: str) -> None:
         """The host dies; the provider still knows it."""
         self._hosts[claim] = replace(self._hosts[claim], is_alive=False)
 
+    def _restart(self, ref: HostRef, spec: HostSpec, image: str | None) -> HostSeen:
+        host = self._host(ref)
+        if host.start < spec.start:
+            host = replace(host, start=spec.start, image=image, is_alive=True, tags=dict(spec.tags))
+            self._hosts[ref.claim] = host
+        return host
+
     def _host(self, ref: HostRef) -> HostSeen:
-        if ref.claim not in self._hosts:
+        if ref.claim not in self._hosts or not self._is_visible(ref.claim):
             message = f"no host for claim {ref.claim}"
             raise HostNotFound(message)
         return self._hosts[ref.claim]
+
+    def _is_visible(self, claim: str) -> bool:
+        return self.now is None or self.now() >= self._launched_at[claim] + self.late

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
@@ -33,19 +33,22 @@ class ClusterReconciler:
         cluster = session.get(Cluster, row_id)
         if cluster is None:
             return None
-        rows = {node.id: node for node in (*nodes.of_places(session, row_id), *nodes.of_cluster(session, row_id))}
+        groups = clusters.groups(session, row_id)
+        present = nodes.of_cluster(session, row_id, with_incoming=[group.id for group in groups])
+        rows = {node.id: node for node in (*nodes.of_places(session, row_id), *present)}
         keep(session, [cluster, *rows.values()])
         busy = jobs.busy_nodes(session, row_id)
         of_group: dict[str, list[plans.NodeSeen]] = defaultdict(list)
         for node in rows.values():
             of_group[node.group_id].append(_node_seen(node, is_busy=node.id in busy))
+        incoming = Counter(node.move_to for node in present if node.is_wanted and node.state is not NodeState.RELEASING)
         return plans.ClusterSeen(
             state=cluster.state,
             is_continuous=cluster.is_continuous,
             replaces_lost_nodes=cluster.settings.get("NodeRecovery") != "None",
             has_operation=bool(operations.open_of_cluster(session, row_id)),
             failure=cluster.failure_message,
-            groups=tuple(_group_seen(group, of_group[group.id]) for group in clusters.groups(session, row_id)),
+            groups=tuple(_group_seen(group, of_group[group.id], incoming[group.id]) for group in groups),
             live_jobs=tuple(job.id for job in jobs.of_cluster(session, row_id, live_only=True)),
         )
 
@@ -99,7 +102,7 @@ def _lock_order(action: plans.Action) -> tuple[int, str]:
             return (0, "")
 
 
-def _group_seen(group: InstanceGroup, seen: list[plans.NodeSeen]) -> plans.GroupSeen:
+def _group_seen(group: InstanceGroup, seen: list[plans.NodeSeen], incoming: int) -> plans.GroupSeen:
     return plans.GroupSeen(
         id=group.id,
         name=group.name,
@@ -108,6 +111,7 @@ def _group_seen(group: InstanceGroup, seen: list[plans.NodeSeen]) -> plans.Group
         minimum=group.min_count,
         has_settled=group.settled is not None,
         is_changed=group.settled is not None and group.settled != clusters.specification(group),
+        incoming=incoming,
         nodes=tuple(seen),
     )
 
@@ -122,6 +126,8 @@ def _node_seen(node: Node, *, is_busy: bool) -> plans.NodeSeen:
         state_since=node.state_since,
         is_busy=is_busy,
         was_lost=node.lost_because is not None,
+        is_replaced_on_request=node.is_replaced_on_request,
+        is_leaving=node.move_to is not None,
         is_replacement=bool(node.facts.get("is_replacement")),
         failures=int(node.facts.get("failures", 0)),
         obstacle=node.facts.get("obstacle"),

@@ -16,7 +16,7 @@ from models.directive.states import DirectiveState
 from models.ids import InstanceId, NodeId
 from models.job import queries as jobs
 from models.move import wake
-from models.node.changes import report_host, settle_launched, settle_node, settle_obstacle
+from models.node.changes import report_host, settle_launched, settle_node, settle_obstacle, settle_restarted
 from models.node.states import HostWord, NodeState
 from models.node.table import Host, Node
 from workers.plans import host as plans
@@ -53,6 +53,16 @@ class Heard:
 
 
 @dataclass(frozen=True)
+class Restarted:
+    start: int
+
+
+@dataclass(frozen=True)
+class Unsure:
+    """The provider does not know the host, and may not know it yet."""
+
+
+@dataclass(frozen=True)
 class Releasing:
     """The provider has been asked, and does not yet say that the host is gone."""
 
@@ -62,7 +72,7 @@ class Released:
     """The provider knows the host no longer."""
 
 
-Outcome = Launched | Impossible | Heard | Releasing | Released
+Outcome = Launched | Impossible | Restarted | Heard | Unsure | Releasing | Released
 
 
 @dataclass(frozen=True)
@@ -89,8 +99,16 @@ class HostReconciler:
             memory_mib=kind.memory_mib,
             boot_token=self.boot_token(node.id),
             tags={"everstep:cluster": cluster.name, "everstep:node": node.logical_id, "everstep:claim": node.id},
+            image=node.image,
+            start=node.starts,
         )
-        seen = plans.HostSeen(NodeState(node.state), node.is_wanted, _may_retry_at(node))
+        seen = plans.HostSeen(
+            NodeState(node.state),
+            node.is_wanted,
+            _may_retry_at(node),
+            is_restarted=node.host_start >= node.starts,
+            unsettled_until=_asked_at(node) + self.provider.settles_within,
+        )
         return Seen(seen, spec, HostRef(node.id, node.instance_id))
 
     def plan(self, seen: Seen, now: datetime) -> Decision[plans.Action]:
@@ -100,10 +118,14 @@ class HostReconciler:
         match action:
             case plans.Launch():
                 return self._launch(seen.spec)
-            case plans.Ask():
-                return Heard(self._ask(seen.ref))
-            case plans.Release():
-                return self._release(seen.ref)
+            case plans.Ask(is_final=is_final):
+                return self._ask(seen.ref, is_final=is_final)
+            case plans.Release(is_final=is_final):
+                return self._release(seen.ref, is_final=is_final)
+            case plans.Reboot():
+                return self._restart(self.provider.reboot, seen)
+            case plans.Reimage():
+                return self._restart(self.provider.reimage, seen)
 
     def settle(self, session: Session, row_id: str, results: tuple[Outcome, ...], now: datetime) -> None:
         node = session.get_one(Node, row_id, populate_existing=True)
@@ -115,9 +137,11 @@ class HostReconciler:
                     settle_obstacle(session, node, why=why, is_for_good=is_for_good, now=now)
                 case Heard(word=word):
                     report_host(session, node, word, now=now)
+                case Restarted(start=start):
+                    settle_restarted(session, node, start=start, now=now)
                 case Released():
                     _settle_gone(session, node, now)
-                case Releasing():
+                case Releasing() | Unsure():
                     pass
 
     def _launch(self, spec: HostSpec) -> Outcome:
@@ -128,18 +152,26 @@ class HostReconciler:
         except Refused as error:
             return Impossible(str(error), is_for_good=True)
 
-    def _ask(self, ref: HostRef) -> HostWord:
+    def _restart(self, restart: Callable[[HostRef, HostSpec], HostSeen], seen: Seen) -> Outcome:
         try:
-            return HostWord.ALIVE if self.provider.describe(ref).is_alive else HostWord.DEAD
+            return Restarted(restart(seen.ref, seen.spec).start)
         except HostNotFound:
-            return HostWord.MISSING
+            return Heard(HostWord.MISSING)
+        except Refused as error:
+            return Impossible(str(error), is_for_good=True)
 
-    def _release(self, ref: HostRef) -> Outcome:
+    def _ask(self, ref: HostRef, *, is_final: bool) -> Outcome:
+        try:
+            return Heard(HostWord.ALIVE if self.provider.describe(ref).is_alive else HostWord.DEAD)
+        except HostNotFound:
+            return Heard(HostWord.MISSING) if is_final else Unsure()
+
+    def _release(self, ref: HostRef, *, is_final: bool) -> Outcome:
         try:
             self.provider.release(ref)
             self.provider.describe(ref)
         except HostNotFound:
-            return Released()
+            return Released() if is_final else Unsure()
         return Releasing()
 
 
@@ -159,3 +191,10 @@ def _may_retry_at(node: Node) -> datetime | None:
         return None
     tries = int(node.facts.get("launch_tries", 1))
     return datetime.fromisoformat(tried_at) + min(_LONGEST_RETRY, _FIRST_RETRY * (1 << min(tries - 1, 10)))
+
+
+def _asked_at(node: Node) -> datetime:
+    """When the provider was asked for a host last, as far as that is known: a launch that was not noted was made before the release began."""
+    if node.state is NodeState.RELEASING and node.launched_at is None:
+        return node.state_since
+    return node.launched_at or node.state_since

@@ -25,7 +25,7 @@ from models.job.states import ENDED, JobState, ProcessState
 from models.job.table import Generation, Job, JobProcess
 from models.move import wake
 from models.node import queries as nodes
-from models.node.states import NodeState
+from models.node.states import RESTARTING, NodeState
 from models.node.table import Node
 from models.notify import nudge
 from models.session import keep
@@ -38,7 +38,7 @@ from workers.reconcilers.assignments import tell
 _GENERATIONS = 12
 """How many of the newest generations a plan looks at."""
 _WAITING = (JobState.QUEUED, JobState.FORMING, JobState.RECOVERING)
-_GOING = (NodeState.DRAINING, NodeState.RELEASING, NodeState.GONE)
+_GOING = (NodeState.DRAINING, NodeState.DETACHING, *RESTARTING, NodeState.RELEASING, NodeState.GONE)
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,15 @@ from typing import Any, ClassVar
 
 from sqlalchemy.orm import Session
 
-from models.cluster.table import Cluster
+from models.cluster import queries as clusters
+from models.cluster.states import GroupState
+from models.cluster.table import Cluster, InstanceGroup
+from models.ids import GroupId
 from models.job import queries as jobs
 from models.job.table import Job
 from models.move import wake
+from models.node import changes
 from models.node import queries as nodes
-from models.node.changes import settle_failed, settle_lost, settle_node
 from models.node.liveness import suspicious_silence
 from models.node.states import NodeState
 from models.node.table import Node
@@ -23,6 +26,8 @@ from models.session import keep
 from workers.plans import node as plans
 from workers.plans.decision import Decision
 from workers.plans.node import Patience
+
+_EMPTIED = (NodeState.DRAINING, NodeState.DETACHING)
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class NodeReconciler:
             state=NodeState(node.state),
             state_since=node.state_since,
             is_wanted=node.is_wanted,
-            is_busy=node.state is NodeState.DRAINING and bool(jobs.on_node(session, row_id)),
+            is_busy=node.state in _EMPTIED and bool(jobs.on_node(session, row_id)),
             last_seen=node.last_seen,
             heard_since=listening_since(session, now=now) if self._is_quiet(node, now) else None,
             stream_lost_at=node.stream_lost_at,
@@ -54,6 +59,11 @@ class NodeReconciler:
             host_word_at=node.host_word_at,
             given_up=jobs.given_up_on(session, row_id, since=silent_since) if silent_since else 0,
             is_recovered=cluster.settings.get("NodeRecovery") != "None",
+            restart=node.restart,
+            restart_drain=None if node.restart_drain_s is None else timedelta(seconds=node.restart_drain_s),
+            restart_is_forced=node.restart_is_forced,
+            move_to=node.move_to,
+            move_is_possible=node.move_to is None or _takes_nodes(session, node.move_to),
             patience=self._patience(session, node, now),
         )
 
@@ -77,17 +87,25 @@ class NodeReconciler:
         for action in results:
             match action:
                 case plans.Move(new=new, why=why):
-                    settle_node(session, node, new, why=why, now=now)
+                    changes.settle_node(session, node, new, why=why, now=now)
                 case plans.Lose(why=why):
-                    settle_lost(session, node, witnesses=why, now=now)
+                    changes.settle_lost(session, node, witnesses=why, now=now)
                 case plans.Fail(why=why):
-                    settle_failed(session, node, why=why, now=now)
+                    changes.settle_failed(session, node, why=why, now=now)
+                case plans.StartAnew(why=why):
+                    changes.settle_restart(session, node, why=why, now=now)
+                case plans.DropRestart(why=why):
+                    changes.settle_restart_dropped(session, node, why=why, now=now)
+                case plans.HandOver(group=group, why=why):
+                    _hand_over(session, node, clusters.group(session, group), why, now)
+                case plans.WithdrawMove(why=why):
+                    changes.settle_move_withdrawn(session, node, why=why, now=now)
         _tell_jobs(session, node, now)
 
 
 def _tell_jobs(session: Session, node: Node, now: datetime) -> None:
     """Jobs on a node that goes must look; jobs that wait for nodes may look, and do so by themselves if this is lost."""
-    if node.state in (NodeState.DRAINING, NodeState.RELEASING):
+    if node.state in (*_EMPTIED, NodeState.RELEASING):
         wake_jobs_on(session, node, now)
     if node.state is NodeState.READY:
         for job in jobs.of_cluster(session, node.cluster_id, live_only=True):
@@ -102,3 +120,12 @@ def wake_jobs_on(session: Session, node: Node, now: datetime) -> None:
 
 def _lifecycle_failure(node: Node) -> str | None:
     return node.message if node.facts.get("lifecycle_exit_code", 0) != 0 else None
+
+
+def _takes_nodes(session: Session, group_id: GroupId) -> bool:
+    return clusters.group(session, group_id).state not in (GroupState.DELETING, GroupState.GONE, GroupState.FAILED)
+
+
+def _hand_over(session: Session, node: Node, group: InstanceGroup, why: str, now: datetime) -> None:
+    changes.settle_moved(session, node, group, image=None, why=why, now=now)
+    nudge(session, Cluster.KIND, group.cluster_id)

@@ -49,6 +49,7 @@ def test_an_agent_that_comes_up_brings_its_node_to_its_checks(session: Session, 
     cluster = rows.cluster(session)
     node = rows.node(session, cluster, state=NodeState.BOOTING if state is NodeState.BOOTING else NodeState.READY)
     if state is not NodeState.BOOTING:
+        changes.settle_node(session, node, NodeState.DRAINING, why="Asked for.", now=NOW)
         changes.settle_node(session, node, state, why="Asked for.", now=NOW)
     arrive(session, node, vcpus=8)
     assert (node.state, node.address, node.rendezvous_port) == (NodeState.CHECKING, "127.77.9.9", 4000)

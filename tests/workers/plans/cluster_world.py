@@ -8,12 +8,18 @@ from datetime import UTC, datetime, timedelta
 
 from models.cluster.states import CLUSTER, GROUP, ClusterState, GroupState
 from models.ids import GroupId, LogicalId, NodeId
-from models.node.states import NODE, NodeState
+from models.node.states import NODE, RESTARTING, NodeState
 from workers.plans import cluster as plans
 from workers.plans.cluster import ClusterSeen, GroupSeen, NodeSeen
 
 START = datetime(2031, 5, 1, tzinfo=UTC)
 _GROWTH = (NodeState.REQUESTED, NodeState.BOOTING, NodeState.CHECKING, NodeState.READY)
+_BACK = {
+    NodeState.DRAINING: NodeState.REBOOTING,
+    **dict.fromkeys(RESTARTING, NodeState.CHECKING),
+    NodeState.DETACHING: NodeState.READY,
+}
+"""What becomes of wanted nodes that are started anew, or whose move is withdrawn."""
 
 
 @dataclass
@@ -74,6 +80,9 @@ class World:
         for node in self.nodes():
             if node.is_wanted and node.state in _GROWTH[:-1] and not node.obstacle:
                 self.change_node(node.id, state=_GROWTH[_GROWTH.index(node.state) + 1])
+                has_grown = True
+            elif node.is_wanted and node.state in _BACK:
+                self.change_node(node.id, state=_BACK[node.state])
                 has_grown = True
             elif not node.is_wanted and node.state is not NodeState.GONE:
                 self.change_node(node.id, state=NodeState.GONE)

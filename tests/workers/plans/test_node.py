@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.node.states import NODE, HostWord, NodeState
+from models.ids import GroupId
+from models.node.states import NODE, HostWord, NodeState, Restart
 from workers.plans import host
-from workers.plans.node import Fail, Lose, Move, NodeSeen, Patience, plan
+from workers.plans.node import DropRestart, Fail, HandOver, Lose, Move, NodeSeen, Patience, StartAnew, WithdrawMove, plan
 
 NOW = datetime(2031, 5, 1, 12, tzinfo=UTC)
 PATIENCE = Patience()
@@ -140,6 +141,62 @@ def test_a_draining_node_is_released_when_its_jobs_have_left_and_no_later_than_i
     assert only(replace(draining, state_since=ago(11))).new is NodeState.RELEASING
 
 
+@pytest.mark.parametrize("state", [NodeState.READY, NodeState.SUSPECT])
+def test_a_node_is_drained_before_it_is_started_anew(state):
+    assert only(node(state, restart=Restart.REBOOT)).new is NodeState.DRAINING
+    draining = node(NodeState.DRAINING, restart=Restart.REBOOT, state_since=ago(3), is_busy=True)
+    assert plan(draining, NOW).actions == ()
+    assert isinstance(only(replace(draining, is_busy=False)), StartAnew)
+    assert isinstance(only(replace(draining, state_since=ago(11))), StartAnew)
+
+
+def test_a_restart_may_wait_longer_for_jobs_and_leave_them_alone_in_the_end():
+    draining = node(
+        NodeState.DRAINING,
+        restart=Restart.REIMAGE,
+        restart_drain=timedelta(minutes=5),
+        restart_is_forced=False,
+        state_since=ago(200),
+        is_busy=True,
+    )
+    assert plan(draining, NOW).actions == ()
+    assert isinstance(only(replace(draining, state_since=ago(301))), DropRestart)
+    assert isinstance(only(replace(draining, state_since=ago(301), restart_is_forced=True)), StartAnew)
+
+
+def test_a_node_that_does_not_come_back_is_lost_and_a_dead_host_is_given_its_time():
+    back = node(NodeState.REBOOTING, host_word=HostWord.DEAD, host_word_at=ago(1))
+    assert plan(back, NOW).actions == ()
+    assert isinstance(only(replace(back, host_word=HostWord.MISSING)), Lose)
+    assert isinstance(only(replace(back, state_since=NOW - PATIENCE.reboot)), Lose)
+
+
+def test_a_node_is_drained_before_it_is_handed_over():
+    there = GroupId("g-there")
+    assert only(node(move_to=there)).new is NodeState.DETACHING
+    detaching = node(NodeState.DETACHING, move_to=there, state_since=ago(3), is_busy=True)
+    assert plan(detaching, NOW).actions == ()
+    assert only(replace(detaching, is_busy=False)) == HandOver(there, "The node is drained.")
+
+
+@pytest.mark.parametrize("state", [NodeState.READY, NodeState.SUSPECT, NodeState.DETACHING])
+def test_a_move_to_a_group_that_is_going_is_withdrawn(state):
+    assert isinstance(only(node(state, move_to=GroupId("g-there"), move_is_possible=False)), WithdrawMove)
+
+
+def test_the_provider_is_asked_for_a_start_that_it_has_not_carried_out():
+    assert isinstance(host.plan(host.HostSeen(NodeState.REBOOTING, is_restarted=False), NOW).actions[0], host.Reboot)
+    for state in (NodeState.UPDATING, NodeState.ATTACHING):
+        assert isinstance(host.plan(host.HostSeen(state, is_restarted=False), NOW).actions[0], host.Reimage)
+
+
+def test_a_host_that_may_still_appear_is_not_believed_to_be_missing():
+    for state in (NodeState.BOOTING, NodeState.RELEASING):
+        seen = host.HostSeen(state, unsettled_until=NOW + timedelta(seconds=1))
+        assert not host.plan(seen, NOW).actions[0].is_final
+        assert host.plan(seen, NOW + timedelta(seconds=1)).actions[0].is_final
+
+
 times = st.none() | st.integers(0, 120).map(ago)
 nodes = st.builds(
     NodeSeen,
@@ -155,6 +212,11 @@ nodes = st.builds(
     host_word_at=times,
     given_up=st.integers(0, 2),
     is_recovered=st.booleans(),
+    restart=st.none() | st.sampled_from(Restart),
+    restart_drain=st.none() | st.integers(0, 90).map(lambda seconds: timedelta(seconds=seconds)),
+    restart_is_forced=st.booleans(),
+    move_to=st.none() | st.just(GroupId("g-there")),
+    move_is_possible=st.booleans(),
 )
 
 
@@ -162,7 +224,24 @@ nodes = st.builds(
 def test_every_move_is_legal_and_says_why(seen):
     for action in plan(seen, NOW).actions:
         assert action.why
-        NODE.check(seen.state, action.new if isinstance(action, Move) else NodeState.RELEASING)
+        for state in _leads_to(seen, action):
+            NODE.check(seen.state, state)
+
+
+def _leads_to(seen: NodeSeen, action) -> tuple[NodeState, ...]:
+    match action:
+        case Move(new=new):
+            return (new,)
+        case StartAnew():
+            return (NodeState.REBOOTING if seen.restart is Restart.REBOOT else NodeState.UPDATING,)
+        case HandOver():
+            return (NodeState.ATTACHING,)
+        case DropRestart():
+            return (NodeState.READY,)
+        case WithdrawMove():
+            return (NodeState.READY,) if seen.state is NodeState.DETACHING else ()
+        case Lose() | Fail():
+            return (NodeState.RELEASING,)
 
 
 @given(nodes)
@@ -194,6 +273,8 @@ def test_what_waits_for_time_to_pass_says_when_to_look_again(seen):
         (NodeState.BOOTING, host.Ask),
         (NodeState.CHECKING, host.Ask),
         (NodeState.SUSPECT, host.Ask),
+        (NodeState.REBOOTING, host.Ask),
+        (NodeState.ATTACHING, host.Ask),
         (NodeState.RELEASING, host.Release),
     ],
 )
@@ -201,7 +282,7 @@ def test_the_provider_is_asked_for_what_the_state_needs(state, action):
     assert isinstance(host.plan(host.HostSeen(state), NOW).actions[0], action)
 
 
-@pytest.mark.parametrize("state", [NodeState.READY, NodeState.DRAINING, NodeState.GONE, NodeState.REBOOTING])
+@pytest.mark.parametrize("state", [NodeState.READY, NodeState.DRAINING, NodeState.DETACHING, NodeState.GONE])
 def test_the_provider_is_left_alone_otherwise(state):
     assert host.plan(host.HostSeen(state), NOW).actions == ()
 
