@@ -10,6 +10,7 @@ from fastapi import Depends, FastAPI
 from sqlalchemy import Engine
 from starlette.concurrency import run_in_threadpool
 
+from api import openapi
 from api.agents import door
 from api.auth import store_bootstrap
 from api.aws import dispatch
@@ -39,10 +40,11 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
     engine = connect(settings.database_url, pool_size=POOL_SIZE)
     meter = Meter(settings.rate_limit, settings.rate_limit * 2)
     services = Services(settings=settings, sessions=sessions(engine), clock=clock or WallClock(), meter=meter)
-    app = FastAPI(title="Everstep", version="1", docs_url=None, redoc_url=None, lifespan=_lifespan(services, engine))
+    app = FastAPI(title="Everstep", version="1", openapi_url=None, lifespan=_lifespan(services, engine))
     app.state.services = services
     app.router.routes[:0] = [dispatch.route(settings.master_key), *sagemaker.routes(settings.master_key)]
     app.include_router(health.router)
+    app.add_api_route("/openapi.json", openapi.served, include_in_schema=False)
     app.include_router(own.router, dependencies=[Depends(authenticated)])
     app.include_router(door.router, include_in_schema=False)  # described by a document of its own: openapi/agent.json
     errors.install(app)

@@ -7,18 +7,27 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
 from pydantic import TypeAdapter
+from starlette.responses import Response
 
 from api.agents import door, wire
 from api.own.table import OWN
 from api.rest import health, own
+from api.rest.described import finish
 from api.rest.own_described import add_components
+from api.rest.sagemaker_described import add_operations
 
 FOLDER = Path(__file__).parent.parent / "openapi"
+_CONTROL_PLANE = (
+    "The REST door of the control plane. SageMaker's operations are the same as those at POST /, with the same members; times are RFC 3339 text here, "
+    "in UTC; in requests seconds since the epoch are taken as well. Names in paths and queries may be in snake_case, too. An ARN in a path is "
+    "percent-encoded."
+)
 _SCHEMAS = "#/components/schemas/{model}"
 
 
@@ -28,11 +37,21 @@ def documents() -> dict[str, dict[str, Any]]:
 
 
 def control_plane() -> dict[str, Any]:
-    document = _document(
-        "Everstep", "The REST door of the control plane. AWS's own operations are served at POST / instead.", health, own
-    )
+    document = _document("Everstep", _CONTROL_PLANE, health, own)
     add_components(document, OWN)
+    add_operations(document)
+    finish(document)
     return document
+
+
+def served() -> Response:
+    """``GET /openapi.json``."""
+    return Response(_rendered(), media_type="application/json")
+
+
+@lru_cache(maxsize=1)
+def _rendered() -> str:
+    return render(control_plane())
 
 
 def agent() -> dict[str, Any]:

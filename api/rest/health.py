@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from sqlalchemy.exc import SQLAlchemyError
 
 from api.deps import Services, ServicesDep
@@ -23,6 +24,13 @@ _CONNECT_S: Final = 1.0
 router = APIRouter(tags=["health"])
 
 
+class Readiness(BaseModel):
+    """``checks`` has ``ok`` or what is wrong, by the name of what was looked at."""
+
+    status: str
+    checks: dict[str, str]
+
+
 @dataclass(frozen=True)
 class Finding:
     """``why`` says what is wrong, None if nothing is."""
@@ -31,12 +39,18 @@ class Finding:
     why: str | None
 
 
-@router.get("/healthz")
+@router.get("/healthz", operation_id="Healthz", summary="The process is alive.")
 def healthz() -> dict[str, str]:
     return {"status": "alive"}
 
 
-@router.get("/readyz")
+@router.get(
+    "/readyz",
+    operation_id="Readyz",
+    summary="Work flows, or which part of it does not.",
+    response_model=Readiness,
+    responses={503: {"model": Readiness}},
+)
 def readyz(services: ServicesDep) -> JSONResponse:
     findings = [_look_at_broker(services.settings.broker_url), *_look_at_pulses(services, services.clock.now())]
     is_ready = all(finding.why is None for finding in findings)
