@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -67,12 +67,9 @@ def submit(work: Work, wish: Wish) -> Job:
         Invalid: an instance group that the cluster does not have, or a key that was used for another wish.
         AlreadyExists: a job of this name has not ended in the cluster.
     """
-    session, bound = work.session, work.caller.team
-    if bound is not None and wish.team not in (None, bound):
-        raise Forbidden(message=f"team: the caller is bound to team '{bound}' and cannot submit a job of team '{wish.team}'.")
+    session = work.session
     cluster = clusters.find(session, wish.cluster)
-    if cluster.team is not None and wish.team not in (None, cluster.team):
-        raise Invalid(message=f"team: cluster {cluster.name} belongs to team '{cluster.team}', which runs no jobs of others.")
+    wish = _of_team(wish, cluster, work.caller.team)
     before = _submitted(session, cluster, wish)
     if before is not None:
         return before
@@ -88,7 +85,7 @@ def submit(work: Work, wish: Wish) -> Job:
         spares=wish.spares,
         max_restarts=wish.max_restarts,
         spec=spec,
-        team=wish.team or bound or cluster.team,
+        team=wish.team,
     )
     try:
         return changes.request_job(session, asked, now=work.now)
@@ -141,6 +138,16 @@ def stop(session: Session, job_id: str, *, now: datetime) -> JobView:
     """Asks for the job's end; changes nothing for one that has ended. Raises NotFound."""
     changes.request_stop(session, queries.get(session, job_id, lock=True), now=now)
     return show(session, job_id)
+
+
+def _of_team(wish: Wish, cluster: Cluster, bound: str | None) -> Wish:
+    """The wish with the team whose job it is: the one that it names, else the caller's, else the cluster's. Raises Forbidden, Invalid."""
+    if bound is not None and wish.team not in (None, bound):
+        raise Forbidden(message=f"team: the caller is bound to team '{bound}' and cannot submit a job of team '{wish.team}'.")
+    team = wish.team or bound or cluster.team
+    if cluster.team not in (None, team):
+        raise Invalid(message=f"team: cluster {cluster.name} belongs to team '{cluster.team}', which runs no jobs of others.")
+    return replace(wish, team=team, spec=dict(wish.spec) | {"team": team})
 
 
 def _submitted(session: Session, cluster: Cluster, wish: Wish) -> Job | None:
