@@ -54,10 +54,28 @@ def record_call(session: Session, caller: Caller, call: Call, *, outcome: str, n
     )
 
 
-def listed(session: Session, cut: Cut) -> Page[Event]:
+@dataclass(frozen=True)
+class CallFilter:
+    """Which calls a listing shows. A bound in time is exclusive on both sides; None does not bound."""
+
+    caller: str | None = None
+    operation: str | None = None
+    after: datetime | None = None
+    before: datetime | None = None
+
+
+def listed(session: Session, wanted: CallFilter, cut: Cut) -> Page[Event]:
     """The audit log, by time; a team's caller sees the calls of its team."""
-    wanted = select(Event).where(Event.about == About.CALL)
-    return page(session, wanted, (Event.at, Event.sequence), lambda row: (row.at, row.sequence), cut)
+    statement = select(Event).where(Event.about == About.CALL)
+    if wanted.caller is not None:
+        statement = statement.where(Event.details["caller"].astext == wanted.caller)
+    if wanted.operation is not None:
+        statement = statement.where(Event.name == wanted.operation)
+    if wanted.after is not None:
+        statement = statement.where(Event.at > wanted.after)
+    if wanted.before is not None:
+        statement = statement.where(Event.at < wanted.before)
+    return page(session, statement, (Event.at, Event.sequence), lambda row: (row.at, row.sequence), cut)
 
 
 def _told(value: Any) -> Any:
