@@ -322,6 +322,7 @@ def report_registered(session: Session, node: Node, arrival: Arrival, *, node_to
     if node.boot != arrival.boot:
         node.boot = arrival.boot
         node.boot_start = arrival.start
+        node.host_start = max(node.host_start, arrival.start)  # the note of the provider's call may have been lost
         node.report_sequence = -1
         node.beat_sequence = -1
     node.node_token_digest = digest(node_token)
