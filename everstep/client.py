@@ -1,7 +1,8 @@
-"""``everstep.client("sagemaker")``: boto3's client, with the waiters for clusters that botocore lacks.
+"""``everstep.client("everstep")`` and ``everstep.client("sagemaker")``: boto3 clients of a control plane.
 
-The endpoint, the keys and the region are found as every boto3 client finds them: ``AWS_ENDPOINT_URL_SAGEMAKER``, the usual chain of
-credentials, ``AWS_DEFAULT_REGION``; ``everstep env`` prints the lines that set them.
+The first is made from the service model that is shipped in ``service_models``; the second is boto3's own, with the waiters for clusters that
+botocore lacks. The endpoint, the keys and the region are found as every boto3 client finds them: ``AWS_ENDPOINT_URL_EVERSTEP`` and
+``AWS_ENDPOINT_URL_SAGEMAKER``, the usual chain of credentials, ``AWS_DEFAULT_REGION``; ``everstep env`` prints the lines that set them.
 """
 
 from __future__ import annotations
@@ -9,15 +10,20 @@ from __future__ import annotations
 import json
 import sys
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import boto3
+import botocore.session
 from botocore import xform_name
 from botocore.waiter import WaiterModel, create_waiter_with_client
 
 from everstep.errors import EverstepError
+
+MODELS: Final = Path(__file__).parent / "service_models"
+"""Where botocore finds the model of ``everstep``; the AWS CLI takes it by ``aws configure add-model``."""
+_REALS: Final = frozenset({"float", "double"})
 
 
 class UnknownService(EverstepError):
@@ -25,7 +31,7 @@ class UnknownService(EverstepError):
 
 
 class ClusterWaiters:
-    """Mixed into boto3's client class. ``cluster_in_service`` and ``cluster_deleted`` stand beside botocore's own waiters."""
+    """Mixed into boto3's client class: waiters for clusters and nodes beside botocore's own."""
 
     def get_waiter(self, waiter_name: str) -> Any:
         ours = {xform_name(name): name for name in _waiters().waiter_names}
@@ -42,29 +48,44 @@ def client(service: str, **options: Any) -> Any:
     """A boto3 client; ``options`` are those of ``boto3.client``.
 
     Raises:
-        UnknownService: the service is not ``sagemaker``.
+        UnknownService: the service is neither ``everstep`` nor ``sagemaker``.
     """
-    if service == "everstep":
-        message = (
-            "everstep.client('everstep') needs a later version: jobs are served by REST (/v1/jobs) and by `everstep job` for now."
-        )
+    if service not in {"everstep", "sagemaker"}:
+        message = f"everstep.client({service!r}): the services are 'everstep' and 'sagemaker'."
         raise UnknownService(message)
-    if service != "sagemaker":
-        message = f"everstep.client({service!r}): the services are 'sagemaker' and, in a later version, 'everstep'."
-        raise UnknownService(message)
-    session: Any = boto3.session.Session()
-    session.events.register("creating-client-class.sagemaker", _mix_in)
-    return session.client(service, **options)
+    core: Any = botocore.session.Session()
+    core.get_component("data_loader").search_paths.append(str(MODELS))
+    core.register("creating-client-class.sagemaker", _mix_in)
+    core.register("after-call.everstep", _read_reals)
+    return boto3.session.Session(botocore_session=core).client(service, **options)
 
 
 def _mix_in(base_classes: list[type], **_context: Any) -> None:
     base_classes.insert(0, ClusterWaiters)
 
 
+def _read_reals(http_response: Any, parsed: dict[str, Any], model: Any, **_context: Any) -> None:
+    """The protocol spells NaN and the infinities as text, and botocore leaves it so."""
+    if http_response.status_code < 300 and model.output_shape is not None:  # noqa: PLR2004  (HTTP's own border)
+        _real(model.output_shape, parsed)
+
+
+def _real(shape: Any, value: Any) -> Any:
+    if shape.type_name in _REALS:
+        return float(value)
+    if shape.type_name == "structure" and value is not None:
+        for name in shape.members.keys() & value.keys():
+            value[name] = _real(shape.members[name], value[name])
+    elif shape.type_name == "list":
+        return [_real(shape.member, item) for item in value]
+    elif shape.type_name == "map":
+        return {key: _real(shape.value, item) for key, item in value.items()}
+    return value
+
+
 @cache
 def _waiters() -> WaiterModel:
-    text = resources.files("everstep").joinpath("service_models", "sagemaker-waiters.json").read_text("utf-8")
-    return WaiterModel(json.loads(text))
+    return WaiterModel(json.loads((MODELS / "sagemaker-waiters.json").read_text("utf-8")))
 
 
 class _Callable(ModuleType):
