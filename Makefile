@@ -36,12 +36,14 @@ check: venv ## what CI runs besides the tests: lint, format, types, import contr
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m api.openapi --check
+	$(BIN)/python -m api.aws.service_model --check
 	$(BIN)/python -m pytest -q tests/architecture
 
 generate: venv ## writes the files that are made from the code; check fails when one is stale
 	$(BIN)/python -m models.states_page docs/states.md
 	$(BIN)/python -m api.aws.document > docs/wire.md
 	$(BIN)/python -m api.openapi
+	$(BIN)/python -m api.aws.service_model
 
 format: venv
 	$(BIN)/ruff check --fix .

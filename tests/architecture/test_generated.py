@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from api.aws import service_model
 from models.machine import Machine
 from models.states_page import MACHINES, PAGE, main, page
 from tests.architecture import sources
@@ -12,6 +13,10 @@ from tests.architecture import sources
 
 def test_the_page_of_states_is_fresh() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run python -m models.states_page"
+
+
+def test_the_shipped_service_model_is_what_the_table_of_our_operations_says() -> None:
+    assert service_model.stale() == [], "run python -m api.aws.service_model"
 
 
 def test_the_page_of_states_shows_every_machine_of_the_domain() -> None:

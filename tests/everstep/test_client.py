@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from botocore.exceptions import WaiterError
+from botocore.exceptions import EndpointResolutionError, WaiterError
 
 import everstep
 from everstep.client import UnknownService
@@ -95,10 +96,47 @@ def test_the_endpoint_is_found_as_boto3_finds_it(monkeypatch: pytest.MonkeyPatch
     assert everstep.client("sagemaker", **KEYS).meta.endpoint_url == "http://127.0.0.1:8600"
 
 
-@pytest.mark.parametrize("service", ["everstep", "s3"])
-def test_other_services_are_refused_with_what_to_do(service):
-    with pytest.raises(UnknownService, match=service):
-        everstep.client(service)
+def test_other_services_are_refused_with_what_there_is():
+    with pytest.raises(UnknownService, match=r"'s3'.*'everstep' and 'sagemaker'"):
+        everstep.client("s3")
+
+
+def test_our_own_operations_have_a_client_with_its_exceptions_waiters_and_endpoint(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL_EVERSTEP", "http://127.0.0.1:8600")
+    client = everstep.client("everstep", **KEYS)
+    assert client.meta.endpoint_url == "http://127.0.0.1:8600"
+    assert client.meta.service_model.signing_name == "everstep"
+    assert {"job_training", "job_succeeded", "job_ended"} <= set(client.waiter_names)
+    assert issubclass(client.exceptions.ResourceNotFound, client.exceptions.ClientError)
+
+
+def test_without_an_endpoint_nothing_is_sent_to_a_host_of_somebody_else_s(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("AWS_ENDPOINT_URL_EVERSTEP", raising=False)
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    with pytest.raises(EndpointResolutionError, match="everstep env"):
+        everstep.client("everstep", **KEYS).list_jobs()
+
+
+def test_numbers_that_json_has_no_word_for_are_numbers_again(told):
+    url, will_tell = told
+    will_tell += [(200, {"Steps": [{"Number": 1, "Generation": 1, "Loss": "NaN", "Seconds": "Infinity", "At": 1}]})]
+    [step] = everstep.client("everstep", endpoint_url=url, **KEYS).list_job_steps(JobId="job-1")["Steps"]
+    assert math.isnan(step["Loss"])
+    assert step["Seconds"] == math.inf
+
+
+def node(word: str) -> tuple[int, dict[str, Any]]:
+    return 200, {"NodeDetails": {"InstanceId": "i-1", "InstanceStatus": {"Status": word}}}
+
+
+def test_a_node_is_waited_for_until_it_runs(told):
+    url, will_tell = told
+    will_tell += [node("Pending"), node("Running")]
+    client = everstep.client("sagemaker", endpoint_url=url, **KEYS)
+    client.get_waiter("node_running").wait(ClusterName="c1", NodeId="i-1", WaiterConfig={"Delay": 0, "MaxAttempts": 3})
+    will_tell[:] = [node("Failure")]
+    with pytest.raises(WaiterError):
+        client.get_waiter("node_running").wait(ClusterName="c1", NodeId="i-1", WaiterConfig={"Delay": 0, "MaxAttempts": 3})
 
 
 def test_the_module_and_the_function_are_one_whatever_is_imported_first():

@@ -1,0 +1,178 @@
+"""Own operations through both doors: a boto3 client of the shipped model, and REST. What one says, the other says."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError, ParamValidationError
+
+from models.clock import WallClock
+from models.job.changes import settle_job
+from models.job.states import JobState
+from models.job.table import Job
+from models.session import Sessions, unit_of_work
+from tests.api.own.conftest import Rest
+from tests.api.serving import Server
+
+FILE = {"Name": "gpt", "Cluster": "c1", "Command": ["python", "train.py"], "WorkingDir": "/work", "Replicas": 2}
+
+
+def plain(value: Any) -> Any:
+    """An answer without what the two doors write differently: nulls, and how times and numbers beyond JSON are spelt."""
+    if isinstance(value, dict):
+        found = {name: plain(item) for name, item in value.items() if item is not None and name != "ResponseMetadata"}
+        return {name: item for name, item in found.items() if name != "Goodput"}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and math.isnan(value):
+        return "NaN"
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).replace(microsecond=value.microsecond // 1000 * 1000)
+    if isinstance(value, str) and value[4:5] == "-" and value.endswith("Z"):
+        return plain(datetime.fromisoformat(value))
+    return value
+
+
+def refused(call: Any, **members: Any) -> tuple[str, str]:
+    with pytest.raises(ClientError) as found:
+        call(**members)
+    assert found.value.response["ResponseMetadata"]["HTTPStatusCode"] == 400
+    return found.value.response["Error"]["Code"], found.value.response["Error"]["Message"]
+
+
+def test_both_doors_tell_the_same_of_a_job(ours: Any, rest: Rest, job: str):
+    pairs = [
+        (ours.describe_job(JobId=job), f"/v1/jobs/{job}"),
+        (ours.list_jobs(Cluster="c1"), "/v1/jobs?cluster=c1"),
+        (ours.list_job_steps(JobId=job), f"/v1/jobs/{job}/steps"),
+        (ours.list_job_events(JobId=job), f"/v1/jobs/{job}/events"),
+        (ours.get_job_logs(JobId=job, Lines=1), f"/v1/jobs/{job}/logs?lines=1"),
+    ]
+    for told, path in pairs:
+        assert plain(told) == plain(rest("GET", path).json()), path
+    described = pairs[0][0]
+    assert math.isnan(described["LossLast"])
+    assert described["Spec"]["env"] == {"LR": "0.1"}, "a job file's own keys are as somebody wrote them"
+    assert described["StartedAt"].tzinfo is not None
+    assert "EndedAt" not in described, "absent stays absent"
+
+
+def test_what_is_submitted_at_one_door_is_stopped_at_the_other(ours: Any, rest: Rest, cluster: str):
+    job_id = ours.submit_job(**FILE)["JobId"]
+    assert rest("GET", f"/v1/jobs/{job_id}").json()["Spec"]["working_dir"] == "/work"
+    assert rest("POST", f"/v1/jobs/{job_id}/stop").status_code == 202
+    assert ours.stop_job(JobId=job_id)["IsStopping"] is True
+    other = rest("POST", "/v1/jobs", json=FILE | {"Name": "other"}).json()["JobId"]
+    assert plain(ours.stop_job(JobId=other)) == plain(rest("POST", f"/v1/jobs/{other}/stop", json={}).json())
+
+
+def test_a_repetition_with_the_same_token_is_the_same_job_at_either_door(ours: Any, rest: Rest, cluster: str):
+    first = ours.submit_job(**FILE, ClientToken="t1")["JobId"]
+    assert ours.submit_job(**FILE, ClientToken="t1")["JobId"] == first
+    assert rest("POST", "/v1/jobs", json=FILE, headers={"Idempotency-Key": "t1"}).json()["JobId"] == first
+    assert rest("POST", "/v1/jobs", json=FILE | {"ClientToken": "t1"}).json()["JobId"] == first
+    code, message = refused(ours.submit_job, **FILE | {"Replicas": 3}, ClientToken="t1")
+    assert (code, "another job" in message) == ("ValidationException", True)
+    both = rest("POST", "/v1/jobs", json=FILE | {"ClientToken": "t1"}, headers={"Idempotency-Key": "t2"})
+    assert (both.status_code, "differ" in both.json()["detail"]) == (422, True)
+    assert refused(ours.submit_job, **FILE)[0] == "ResourceInUse", "boto3 fills in a new token each time"
+
+
+def test_pages_begun_at_one_door_go_on_at_the_other(ours: Any, rest: Rest, cluster: str):
+    for name in ("a", "b", "c"):
+        ours.submit_job(**FILE | {"Name": name})
+    pages = list(ours.get_paginator("list_jobs").paginate(PaginationConfig={"PageSize": 2}))
+    assert [[job["Name"] for job in page["Jobs"]] for page in pages] == [["c", "b"], ["a"]]
+    token = rest("GET", "/v1/jobs", params={"max_results": 1}).json()["NextToken"]
+    assert ours.list_jobs(MaxResults=1, NextToken=token)["Jobs"][0]["Name"] == "b"
+    token = ours.list_jobs(MaxResults=2, Live=True)["NextToken"]
+    assert rest("GET", "/v1/jobs", params={"live": True, "next_token": token}).json()["Jobs"][0]["Name"] == "a"
+    assert refused(ours.list_jobs, NextToken=token)[0] == "ValidationException", "it belongs to another question"
+
+
+def test_steps_and_events_come_in_pages_in_order(ours: Any, job: str):
+    steps = ours.get_paginator("list_job_steps").paginate(JobId=job, PaginationConfig={"PageSize": 1}).build_full_result()["Steps"]
+    assert [step["Number"] for step in steps] == [0, 1]
+    assert [step["Number"] for step in ours.list_job_steps(JobId=job, After=0)["Steps"]] == [1]
+    pages = list(ours.get_paginator("list_job_events").paginate(JobId=job, PaginationConfig={"PageSize": 1}))
+    assert len(pages) > 1
+    assert pages[0]["Events"][0]["Name"] == "job submitted"
+    assert "members" in next(
+        event["Details"] for page in pages for event in page["Events"] if event["Name"] == "generation published"
+    )
+
+
+def test_what_a_model_can_check_is_refused_in_aws_s_words_and_all_at_once(server: Server, cluster: str):
+    wrong = {"Name": "-x", "Cluster": "c1", "Command": [], "Replicas": 0, "Recovery": "never", "Replcias": 2}
+    answer = server.call("SubmitJob", wrong, service="everstep", target_prefix="Everstep")
+    assert (answer.status_code, answer.json()["__type"]) == (400, "ValidationException")
+    message = answer.json()["message"]
+    assert message.startswith("6 validation errors detected: Value '-x' at 'name' failed to satisfy constraint: ")
+    assert "Value null at 'workingDir'" in message
+    assert "did you mean Replicas?" in message
+    assert "[in-process, process]" in message
+    typed = server.call("ListJobs", {"MaxResults": "9"}, service="everstep", target_prefix="Everstep")
+    assert typed.json()["__type"] == "SerializationException"
+
+
+@pytest.mark.parametrize(
+    "change, word",
+    [({"Env": {"RANK": "1"}}, "RANK"), ({"Recovery": "process"}, "not supported"), ({"InstanceGroups": ["x"]}, "workers")],
+)
+def test_what_only_the_job_file_knows_is_refused_in_its_words(ours: Any, cluster: str, change: dict[str, Any], word: str):
+    code, message = refused(ours.submit_job, **FILE | change)
+    assert (code, word in message) == ("ValidationException", True)
+
+
+def test_errors_are_the_client_s_own_exceptions(ours: Any, cluster: str):
+    with pytest.raises(ours.exceptions.ResourceNotFound, match="job-nothing"):
+        ours.describe_job(JobId="job-nothing")
+    with pytest.raises(ParamValidationError, match="Replicas"):
+        ours.submit_job(**FILE | {"Replicas": "2"})
+    with pytest.raises(ours.exceptions.ValidationException, match="maxResults"):
+        ours.list_jobs(MaxResults=501)
+
+
+def test_an_operation_that_there_is_not_is_named_and_those_that_there_are(server: Server):
+    answer = server.call("MakeCoffee", {}, service="everstep", target_prefix="Everstep")
+    assert answer.json()["__type"] == "UnknownOperationException"
+
+
+@pytest.mark.parametrize(
+    "path, word",
+    [("/v1/jobs?colour=red", "colour"), ("/v1/jobs?limit=2&max_results=3", "max_results"), ("/v1/jobs?live=perhaps", "live")],
+)
+def test_a_parameter_that_would_be_ignored_is_refused(rest: Rest, path: str, word: str):
+    answer = rest("GET", path)
+    assert answer.status_code == 422
+    assert word in str(answer.json()["violations"])
+
+
+def test_a_body_where_none_belongs_and_a_query_where_a_body_belongs_are_refused(rest: Rest, job: str):
+    assert rest("POST", f"/v1/jobs/{job}/stop", json={"Now": True}).status_code == 422
+    assert rest("POST", f"/v1/jobs/{job}/stop?now=true").status_code == 422
+
+
+@pytest.mark.parametrize(
+    "waiter, states, comes",
+    [
+        ("job_training", [JobState.TRAINING], True),
+        ("job_ended", [JobState.TRAINING, JobState.FAILED], True),
+        ("job_succeeded", [JobState.TRAINING, JobState.FAILED], False),
+    ],
+)
+def test_a_waiter_returns_when_the_job_is_there(
+    ours: Any, job: str, sessions: Sessions, waiter: str, states: list[JobState], comes: bool
+):
+    with unit_of_work(sessions) as session:
+        for state in states:
+            settle_job(session, session.get_one(Job, job), state, why="The test says so.", now=WallClock().now())
+    wait = ours.get_waiter(waiter).wait
+    if comes:
+        wait(JobId=job, WaiterConfig={"Delay": 0, "MaxAttempts": 1})
+    else:
+        with pytest.raises(Exception, match="Waiter JobSucceeded failed"):
+            wait(JobId=job, WaiterConfig={"Delay": 0, "MaxAttempts": 1})
