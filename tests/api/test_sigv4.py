@@ -21,10 +21,23 @@ PATHS = st.lists(st.text(min_size=1, max_size=6).filter(lambda part: part not in
 )
 
 
-def signed(body: bytes, path: str = "/", query: str = "", *, at: datetime = NOW, service: str = "sagemaker") -> SignedRequest:
-    """A request as botocore's client signs it and as it then arrives."""
+VISIBLE = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=12)
+QUERIES = st.lists(st.tuples(VISIBLE, VISIBLE), max_size=3).map(
+    lambda pairs: "&".join(f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in pairs)
+)
+
+
+def signed(
+    body: bytes, path: str = "/", query: str = "", *, at: datetime = NOW, service: str = "sagemaker", **more: str
+) -> SignedRequest:
+    """A request as botocore's client signs it and as it then arrives. ``more`` are headers that it signs as well."""
     url = f"http://127.0.0.1:8600{path}" + (f"?{query}" if query else "")
-    headers = {"Content-Type": "application/x-amz-json-1.1", "X-Amz-Target": "SageMaker.ListClusters", "Host": "127.0.0.1:8600"}
+    headers = {
+        "Content-Type": "application/x-amz-json-1.1",
+        "X-Amz-Target": "SageMaker.ListClusters",
+        "Host": "127.0.0.1:8600",
+        **more,
+    }
     request = AWSRequest("POST", url, data=body, headers=headers)
     signer = SigV4Auth(Credentials("AKIA1", SECRETS["AKIA1"]), service, "us-east-1")
     request.context["timestamp"] = at.strftime("%Y%m%dT%H%M%SZ")
@@ -43,6 +56,21 @@ def caller_of(request: SignedRequest, now: datetime = NOW) -> str:
 @given(body=st.binary(max_size=64), path=PATHS, query=st.sampled_from(["", "a=1", "b=2&a=1", "x=%20y"]))
 def test_what_botocore_signs_is_accepted(body, path, query):
     assert caller_of(signed(body, path, query)) == "AKIA1"
+
+
+@given(query=QUERIES, value=VISIBLE, path=st.lists(st.sampled_from(["a", ".", "..", "", "b%20c"]), max_size=6).map("/".join))
+def test_what_has_to_be_folded_is_folded_as_botocore_folds_it(query, value, path):
+    assert caller_of(signed(b"{}", f"/{path}", query, **{"X-Amz-Odd": f" {value}  {value} "})) == "AKIA1"
+
+
+@given(day=st.integers(0, 2), service=st.sampled_from(["sagemaker", "everstep"]))
+def test_the_key_of_one_day_and_service_signs_nothing_else(day, service):
+    request = signed(b"{}", at=NOW + timedelta(days=day), service=service)
+    assert caller_of(request, NOW + timedelta(days=day)) == "AKIA1"
+    other = "everstep" if service == "sagemaker" else "sagemaker"
+    forged = {**request.headers, "authorization": request.headers["authorization"].replace(f"/{service}/", f"/{other}/")}
+    with pytest.raises(WrongSignature, match="does not match the signature"):
+        caller_of(SignedRequest("POST", "/", "", forged, b"{}"), NOW + timedelta(days=day))
 
 
 @given(body=st.binary(max_size=64), other=st.binary(max_size=64))
