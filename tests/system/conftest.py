@@ -1,25 +1,16 @@
 """A whole stack, real in every part, shared by the tests of this folder; it ends with them, and its nodes with it."""
 
-import os
 import time
 
 import pytest
 
-from everstep.embedded import control
-from everstep.embedded.home import Home
-from tests.system.stack import Stack
+from tests.system.stack import running_stack
 
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory):
-    home = Home.at(tmp_path_factory.mktemp("stack"))
-    control.start_detached(home, 0, {**os.environ, "EVERSTEP_LOCAL_CAPACITY": "12"}, lambda _service, _state: None)
-    try:
-        stack = Stack(home, control.exports(home))
+    with running_stack(tmp_path_factory.mktemp("stack")) as stack:
         yield stack
-        stack.close()
-    finally:
-        control.shut_down(home)
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +15,7 @@ import boto3
 from botocore.exceptions import ClientError, EndpointConnectionError, HTTPClientError
 
 from everstep.demo.story import kill_node
-from everstep.embedded import procfs, state
+from everstep.embedded import control, procfs, state
 from everstep.embedded.home import Home
 from everstep.embedded.stack import why_not_ready
 from everstep.protocol import NODE_ID_VARIABLE
@@ -160,6 +161,19 @@ class Stack:
         """The instance ids of which anything is alive in this home, by the kernel's word."""
         ids = {procfs.environment(key.pid).get(NODE_ID_VARIABLE, "") for key in procfs.find(lambda env: NODE_ID_VARIABLE in env)}
         return {instance for instance in ids if (self.home.hosts / instance).is_dir()}
+
+
+@contextmanager
+def running_stack(home_folder: Path) -> Iterator[Stack]:
+    """A whole stack, real in every part, with room for a dozen nodes; it ends with the block, and its nodes with it."""
+    home = Home.at(home_folder)
+    control.start_detached(home, 0, {**os.environ, "EVERSTEP_LOCAL_CAPACITY": "12"}, lambda _service, _state: None)
+    try:
+        stack = Stack(home, control.exports(home))
+        yield stack
+        stack.close()
+    finally:
+        control.shut_down(home)
 
 
 def aws(stack: Stack, *arguments: str) -> subprocess.CompletedProcess:
