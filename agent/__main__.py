@@ -19,10 +19,10 @@ from agent.outbox import Outbox
 from agent.pauses import Pauses
 from agent.settings import Settings, SettingsError
 from agent.supervisor import Supervisor
+from everstep.protocol import VERSION
 
 GONE = 64
 """The node has been released: whoever started this agent must end the node instead of starting it again."""
-VERSION = "0.1.0"
 _SECRETS = ("EVERSTEP_BOOT_TOKEN", "PYTHONPATH", "PYTHONHOME")
 
 
@@ -59,7 +59,6 @@ async def _run(settings: Settings) -> bool:
             lifecycle=Lifecycle(
                 state_dir=settings.state_dir,
                 object_store_url=settings.object_store_url,
-                limit_s=settings.lifecycle_limit_s,
                 environment={name: value for name, value in os.environ.items() if name not in _SECRETS},
                 clock=loop.time,
             ),

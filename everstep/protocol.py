@@ -22,6 +22,8 @@ from enum import StrEnum
 from typing import Any, Self
 
 PROTOCOL_VERSION = 1
+VERSION = "0.1.0"
+"""Of this Everstep: what agents register with, and the image release that nodes start from unless an operator registers another."""
 NODE_ID_VARIABLE = "EVERSTEP_NODE_ID"
 FAULTS_VARIABLE = "EVERSTEP_FAULTS"
 """A file of faults to inject (``everstep.testing.faults``): the one variable of ours that a job file may set."""
@@ -237,11 +239,17 @@ class FailedReport(Wire):
 
 @dataclass(frozen=True)
 class LifecycleReport(Wire):
-    """The lifecycle script has ended (or there was none, ``exit_code`` 0). ``tail`` holds the end of its output."""
+    """A lifecycle script has ended (or there was none, ``exit_code`` 0). ``tail`` holds the end of its output.
+
+    Unless ``is_final``, this was one try, from 1, of several; ``script`` is None in the last word about all of them when they succeeded.
+    """
 
     exit_code: int
     seconds: float
     tail: str = ""
+    script: str | None = None
+    attempt: int = 1
+    is_final: bool = True
     kind: str = "lifecycle"
 
 
@@ -300,6 +308,8 @@ class Registration(Wire):
     vcpus: int
     memory_mib: int
     processes: tuple[ProcessReport, ...] = ()
+    start: int = 0
+    """Which start of the host this is: its provider numbers them, from 0 for the launch."""
 
 
 @dataclass(frozen=True)
@@ -310,7 +320,15 @@ class Welcome(Wire):
     beat_interval_s: float
     lifecycle_uri: str | None = None
     lifecycle_script: str | None = None
-    """Both None: no script to run, or it has run already on this instance."""
+    """Run first. None: there is none, or everything has run already on this start from this image."""
+    lifecycle_after: str | None = None
+    """Run when that has succeeded."""
+    lifecycle_tries: int = 1
+    """How often each script is tried until it succeeds."""
+    lifecycle_pause_s: float = 5.0
+    """Between the first and the second try; doubled with each further one."""
+    lifecycle_limit_s: float | None = None
+    """How long all of it may take, tries and pauses together; None leaves it to the agent."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ _IDS = (
     ids.AccessKeyId,
     ids.ClusterId,
     ids.EventId,
+    ids.FaultId,
     ids.GroupId,
     ids.InstanceId,
     ids.JobId,
@@ -25,6 +26,7 @@ _IDS = (
     ids.OperationId,
     ids.ProcessId,
     ids.RevisedId,
+    ids.UpdateId,
 )
 
 

@@ -30,6 +30,7 @@ class About(StrEnum):
     INSTANCE = "Instance"
     JOB = "Job"
     IMAGE = "Image"
+    ALARM = "Alarm"
     CALL = "Call"
 
 
@@ -37,17 +38,19 @@ OF_CLUSTERS = (About.CLUSTER, About.GROUP, About.INSTANCE)
 
 
 class Event(Base):
-    """``sequence`` is the order of insertion; ``at`` may tie."""
+    """``sequence`` is the order of insertion; ``at`` may tie. ``written_in`` is the transaction that wrote it: see ``models.feed``."""
 
     __tablename__ = "event"
     __table_args__ = (
         Index("ix_event_cluster_at", "cluster_id", "at", "sequence"),
         Index("ix_event_job", "job_id", "sequence"),
         Index("ix_event_call", "at", "sequence", postgresql_where=text("about = 'Call'")),
+        Index("ix_event_written", "written_in", "sequence"),
     )
 
     id: Mapped[EventId] = mapped_column(primary_key=True)
     sequence: Mapped[int] = mapped_column(BigInteger, Identity(always=True), unique=True)
+    written_in: Mapped[int] = mapped_column(BigInteger, server_default=text("txid_current()"))
     cluster_id: Mapped[ClusterId | None]
     group_name: Mapped[str | None]
     instance_id: Mapped[str | None]

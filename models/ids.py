@@ -21,8 +21,11 @@ JobId = NewType("JobId", str)
 ProcessId = NewType("ProcessId", str)
 OperationId = NewType("OperationId", str)
 EventId = NewType("EventId", str)
+FaultId = NewType("FaultId", str)
 AccessKeyId = NewType("AccessKeyId", str)
 """``AKIA`` and 16 of A-Z, 2-7 for an access key; ``tok-`` and a word for a token."""
+UpdateId = NewType("UpdateId", str)
+"""Of a software update."""
 RevisedId = NewType("RevisedId", str)
 """12 lower-case alphanumerics: of a scheduler configuration or a compute quota."""
 
@@ -63,6 +66,10 @@ def new_operation_id() -> OperationId:
     return OperationId(str(uuid.uuid4()))
 
 
+def new_update_id() -> UpdateId:
+    return UpdateId(str(uuid.uuid4()))
+
+
 def new_event_id() -> EventId:
     return EventId(str(uuid.uuid4()))
 
@@ -82,6 +89,10 @@ def new_secret() -> str:
 
 def new_revised_id() -> RevisedId:
     return RevisedId(_word(12))
+
+
+def new_fault_id() -> FaultId:
+    return FaultId(f"fault-{_word(12)}")
 
 
 def new_token() -> str:

@@ -2,6 +2,7 @@
 
 Rows are locked in one order everywhere, so that no two transactions can wait for each other:
 cluster, group, node, job, process, generation, directive. Scheduler configurations and compute quotas come last, and never without their cluster.
+Software updates and health checks come before all of these: their own reconcilers alone lock them. Operations are leaves, locked last.
 """
 
 from __future__ import annotations
@@ -25,13 +26,18 @@ class Part(Protocol):
     state: Any
 
 
-class Whole(Part, Protocol):
-    """A row with a state and a reconciler, which ``KIND`` names."""
+class Looked(Protocol):
+    """A row with a reconciler, which ``KIND`` names."""
 
     KIND: ClassVar[str]
     id: Any
-    version: Any
     reconcile_at: Any
+
+
+class Whole(Part, Looked, Protocol):
+    """A row with a state and a reconciler."""
+
+    version: Any
     state_since: Any
 
 
@@ -64,7 +70,7 @@ def move(session: Session, machine: Machine[S], row: Whole, new: S, *, now: date
     return event
 
 
-def wake(session: Session, row: Whole, *, now: datetime) -> None:
+def wake(session: Session, row: Looked, *, now: datetime) -> None:
     """Asks for a reconciliation: something that the row's plan looks at is new."""
     row.reconcile_at = now
     session.flush()

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from models import events, pulse, replay
 from models.access import table as access
+from models.alarm import table as alarm
 from models.base import Base
 from models.cluster import table as cluster
 from models.directive import table as directive
+from models.fault import table as fault
 from models.image import table as image
 from models.job import table as job
 from models.node import table as node
 from models.operation import table as operation
 from models.quota import table as quota
 from models.scheduler import table as scheduler
+from models.software import table as software
 
 metadata = Base.metadata
 
 __all__ = [
     "access",
+    "alarm",
     "cluster",
     "directive",
     "events",
+    "fault",
     "image",
     "job",
     "metadata",
@@ -30,4 +35,5 @@ __all__ = [
     "quota",
     "replay",
     "scheduler",
+    "software",
 ]

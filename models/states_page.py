@@ -11,15 +11,33 @@ from pathlib import Path
 from typing import Any
 
 from models.access.states import KEY
+from models.alarm.states import ALARM
 from models.cluster.states import CLUSTER, GROUP
 from models.directive.states import DIRECTIVE
+from models.fault.states import FAULT
+from models.image.states import RELEASE
 from models.job.states import JOB, PROCESS
 from models.machine import Machine
 from models.node.states import NODE
 from models.operation.states import OPERATION
 from models.revised import REVISED
+from models.software.states import UPDATE
 
-MACHINES: tuple[Machine[Any], ...] = (CLUSTER, GROUP, NODE, JOB, PROCESS, DIRECTIVE, OPERATION, KEY, REVISED)
+MACHINES: tuple[Machine[Any], ...] = (
+    CLUSTER,
+    GROUP,
+    NODE,
+    JOB,
+    PROCESS,
+    DIRECTIVE,
+    OPERATION,
+    KEY,
+    REVISED,
+    RELEASE,
+    UPDATE,
+    ALARM,
+    FAULT,
+)
 PAGE = Path(__file__).parent.parent / "docs" / "states.md"
 
 _HEAD = """\

@@ -16,6 +16,7 @@ from models.job.table import Job
 from models.node.table import Host, Node
 from models.session import Sessions, connect
 from models.session import sessions as session_factory
+from models.software.table import SoftwareUpdate
 from workers.driver import Driver, Reconciler
 from workers.plans.job_seen import Patience as JobPatience
 from workers.plans.node import Patience as NodePatience
@@ -25,9 +26,12 @@ from workers.reconcilers.cluster import ClusterReconciler
 from workers.reconcilers.host import HostReconciler
 from workers.reconcilers.job import JobReconciler
 from workers.reconcilers.node import NodeReconciler
+from workers.reconcilers.software import SoftwareReconciler
 from workers.settings import FAST, SLOW, Settings
 
-LANES: Mapping[str, str] = MappingProxyType({Job.KIND: FAST, Node.KIND: FAST, Cluster.KIND: FAST, Host.KIND: SLOW})
+LANES: Mapping[str, str] = MappingProxyType(
+    {Job.KIND: FAST, Node.KIND: FAST, Cluster.KIND: FAST, SoftwareUpdate.KIND: FAST, Host.KIND: SLOW}
+)
 """Which queue serves which kind of row. ``host`` is the half of a node that calls its provider."""
 _POOL = 2
 
@@ -47,6 +51,7 @@ def build(settings: Settings, sessions: Sessions, clock: Clock) -> Plane:
         Cluster.KIND: ClusterReconciler(),
         Node.KIND: NodeReconciler(node_patience),
         Host.KIND: HostReconciler(provider, partial(boot_token, settings.master_key)),
+        SoftwareUpdate.KIND: SoftwareReconciler(),
         Job.KIND: JobReconciler(JobPatience(reform=settings.reform_patience)),
     }
     owner = f"{socket.gethostname()}:{os.getpid()}"

@@ -36,6 +36,15 @@ def find(session: Session, name_or_arn: str, *, lock: bool = False) -> Cluster:
     return row
 
 
+def get(session: Session, cluster_id: str, *, lock: bool = False) -> Cluster:
+    """A cluster by its id, deleted or not. Raises NotFound."""
+    wanted = select(Cluster).where(Cluster.id == cluster_id)
+    row = session.scalars(locked(wanted) if lock else wanted).one_or_none()
+    if row is None:
+        raise NotFound(kind="Cluster", name=cluster_id)
+    return row
+
+
 def groups(session: Session, cluster_id: str) -> list[InstanceGroup]:
     """A cluster's groups in the caller's order, without those that are gone."""
     wanted = select(InstanceGroup).where(InstanceGroup.cluster_id == cluster_id, InstanceGroup.state != GroupState.GONE)
@@ -48,6 +57,11 @@ def group(session: Session, group_id: str) -> InstanceGroup:
     if row is None:
         raise NotFound(kind="Instance group", name=group_id)
     return row
+
+
+def awaits_its_minimum(group: InstanceGroup) -> bool:
+    """Whether the group does not yet have as many nodes as it must: meanwhile nothing but a wish for its counts, or its end, may change it."""
+    return group.min_count > 0 and group.state in (GroupState.CREATING, GroupState.UPDATING)
 
 
 def specification(group: InstanceGroup) -> dict[str, Any]:

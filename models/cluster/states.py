@@ -100,10 +100,16 @@ GROUP = Machine(
         _G.DEGRADED: {
             _G.IN_SERVICE: "at target",
             _G.UPDATING: "target changed",
+            _G.SYSTEM_UPDATING: "software update",
             _G.FAILED: "provisioning failed",
             _G.DELETING: "delete requested",
         },
-        _G.FAILED: {_G.UPDATING: "target changed", _G.IN_SERVICE: "rolled back", _G.DELETING: "delete requested"},
+        _G.FAILED: {
+            _G.UPDATING: "target changed",
+            _G.SYSTEM_UPDATING: "software update",
+            _G.IN_SERVICE: "rolled back",
+            _G.DELETING: "delete requested",
+        },
         _G.DELETING: {_G.GONE: "every node is gone"},
         _G.GONE: {},
     },

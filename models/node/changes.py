@@ -134,7 +134,7 @@ def settle_wanted_node(
     """Writes the wish for one more host of a group.
 
     ``logical_id`` names the place that it takes over; ``failures`` counts the hosts which came to nothing there in a row; ``image`` is the
-    release that the host is to run.
+    release that the host is to run; None: the one that the group wants.
     """
     node = Node(
         id=new_node_id(),
@@ -145,7 +145,7 @@ def settle_wanted_node(
         state=NODE.initial,
         state_since=now,
         instance_type=group.instance_type,
-        image=image,
+        image=image or group.image_wanted,
         facts={"failures": failures, "is_replacement": logical_id is not None},
         operation_id=operations.current(session, group.cluster_id) or _operation_of_place(session, logical_id),
         created_at=now,
@@ -274,6 +274,16 @@ def settle_move_withdrawn(session: Session, node: Node, *, why: str, now: dateti
         wake(session, node, now=now)
 
 
+def settle_held(session: Session, node: Node, holder: str | None, *, now: datetime) -> None:
+    """Keeps new work from the node, for this holder's sake, or gives it back. What runs on it goes on."""
+    if node.held_for == holder:
+        return
+    node.held_for = holder
+    text_ = "The node takes no new work." if holder else "The node takes work again."
+    record(session, node, "node held" if holder else "node given back", text_, now)
+    wake(session, node, now=now)
+
+
 def settle_lost(session: Session, node: Node, *, witnesses: str, now: datetime) -> None:
     """The loss of the node is confirmed; ``witnesses`` says by whom, in words."""
     node.lost_because = witnesses
@@ -338,18 +348,35 @@ def report_registered(session: Session, node: Node, arrival: Arrival, *, node_to
         wake(session, node, now=now)
 
 
-def report_lifecycle(session: Session, node: Node, *, exit_code: int, tail: str, now: datetime) -> None:
-    """The lifecycle script has ended; its exit code and the end of its log are kept for people. Once it has succeeded, that is final."""
+def report_lifecycle(
+    session: Session,
+    node: Node,
+    *,
+    exit_code: int,
+    tail: str,
+    script: str | None = None,
+    attempt: int = 1,
+    is_final: bool = True,
+    now: datetime,
+) -> None:
+    """A try of a lifecycle script has ended or, ``is_final``, all of them have; exit code and the end of its log are kept for people.
+
+    Once they have succeeded, that is final.
+    """
     if node.lifecycle_done or node.state in RESTARTING:
         return  # an agent of the start before it knows nothing of the scripts that are to run again
-    node.lifecycle_done = exit_code == 0
-    node.facts = {**node.facts, "lifecycle_exit_code": exit_code}
-    if exit_code != 0:
-        node.message = f"Lifecycle script failed with exit code {exit_code}: {tail[-500:].strip()}"
-    name = "lifecycle succeeded" if exit_code == 0 else "lifecycle failed"
-    text_ = "Lifecycle script execution succeeded." if exit_code == 0 else str(node.message)
-    record(session, node, name, text_, now, level=Level.INFO if exit_code == 0 else Level.ERROR)
-    wake(session, node, now=now)
+    has_failed = exit_code != 0
+    if has_failed:
+        which = f"Lifecycle script {script}" if script else "Lifecycle script"
+        tries = f" (try {attempt})" if attempt > 1 or not is_final else ""
+        node.message = f"{which} failed with exit code {exit_code}{tries}: {tail[-500:].strip()}"
+    text_ = str(node.message) if has_failed else "Lifecycle script execution succeeded."
+    name = "lifecycle failed" if has_failed else "lifecycle succeeded"
+    record(session, node, name, text_, now, level=Level.ERROR if has_failed else Level.INFO)
+    if is_final:
+        node.lifecycle_done = not has_failed
+        node.facts = {**node.facts, "lifecycle_exit_code": exit_code}
+        wake(session, node, now=now)
 
 
 def report_stream(session: Session, node: Node, *, is_open: bool, now: datetime) -> None:

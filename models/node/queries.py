@@ -44,6 +44,19 @@ def of_places(session: Session, cluster_id: str) -> list[Node]:
     return list(session.scalars(wanted.order_by(Node.group_id, Node.logical_id, Node.created_at.desc(), Node.id)))
 
 
+def newest_of(session: Session, group_id: str, places: Sequence[str]) -> list[Node]:
+    """The newest node of each of these places of a group; locked, in the order of their ids."""
+    newest = select(Node.id).where(Node.group_id == group_id, Node.logical_id.in_(places)).ext(distinct_on(Node.logical_id))
+    ids = session.scalars(newest.order_by(Node.logical_id, Node.created_at.desc())).all()
+    return list(session.scalars(locked(select(Node).where(Node.id.in_(ids)).order_by(Node.id))))
+
+
+def held_for(session: Session, group_id: str, holder: str) -> list[Node]:
+    """The nodes of a group that take no new work for this holder's sake; locked, in the order of their ids."""
+    wanted = select(Node).where(Node.group_id == group_id, Node.held_for == holder, Node.state != NodeState.GONE)
+    return list(session.scalars(locked(wanted.order_by(Node.id))))
+
+
 def silent(session: Session, *, before: datetime, limit: int) -> list[str]:
     """Nodes that serve, as far as we know, and were last heard before that time; those which wait for a look already are left out."""
     wanted = select(Node.id).where(Node.state == NodeState.READY, Node.last_seen < before, Node.reconcile_at.is_(None))

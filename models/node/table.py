@@ -20,6 +20,7 @@ class Node(Leased, Versioned, Timed, Base):
     and never part of a transition; ``stream_lost_at`` is when the directive stream closed, None while it is open or was never opened.
     ``host_word`` is what the provider last said of the host. ``message`` is sticky: it keeps the last failure's text. ``lost_because`` names the witnesses of a loss, in words.
     ``operation_id`` is the cluster operation that the node is in the middle of, and to which what happens to it meanwhile belongs.
+    ``held_for`` names who keeps it from taking new work, None if nobody does. ``software_at`` is when its software was last changed.
     """
 
     __tablename__ = "node"
@@ -60,6 +61,8 @@ class Node(Leased, Versioned, Timed, Base):
     created_at: Mapped[datetime] = mapped_column(index=True)
     launched_at: Mapped[datetime | None]
     operation_id: Mapped[OperationId | None] = mapped_column(index=True)
+    held_for: Mapped[str | None]
+    software_at: Mapped[datetime | None]
     host_fence: Mapped[int] = mapped_column(BigInteger, default=0)
     host_lease_owner: Mapped[str | None] = mapped_column(String(128))
     host_lease_until: Mapped[datetime | None]

@@ -127,5 +127,5 @@ def _takes_nodes(session: Session, group_id: GroupId) -> bool:
 
 
 def _hand_over(session: Session, node: Node, group: InstanceGroup, why: str, now: datetime) -> None:
-    changes.settle_moved(session, node, group, image=None, why=why, now=now)
+    changes.settle_moved(session, node, group, image=group.image_wanted, why=why, now=now)
     nudge(session, Cluster.KIND, group.cluster_id)
