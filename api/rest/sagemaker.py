@@ -80,9 +80,10 @@ class Door:
         key = asked.headers.get(replay.HEADER) if route.method != "GET" else None
         digest = hashlib.sha256(asked.body).hexdigest()
         request = {"method": route.method, "path": route.path, "of": dict(asked.path), "query": asked.query, "body": digest}
-        given = read(route, model.input_shape, asked.path, asked.query, asked.body)
-        with work_of(services, caller, Call("sagemaker", route.operation, given, request_id)) as work:
-            members = read_request(model, operation, given)
+        call = Call("sagemaker", route.operation, asked.path, request_id)
+        with work_of(services, caller, call) as work:
+            call.members = read(route, model.input_shape, asked.path, asked.query, asked.body)
+            members = read_request(model, operation, call.members)
             return replay.once(work, key, request, lambda: self._carry_out(work, asked, members))
 
     def _carry_out(self, work: Work, asked: Asked, members: Mapping[str, Any]) -> Response:
