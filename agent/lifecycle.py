@@ -1,7 +1,7 @@
-"""Runs the node's lifecycle script: fetched from the object store, once an instance, within a time limit.
+"""Runs the node's lifecycle scripts: fetched from the object store, once a start from an image, tried several times, within a time limit.
 
-What it did is kept in ``lifecycle.json``: an agent that is restarted after the script has ended tells the same again instead of running it
-twice, and one that is restarted while it runs ends it first, because two of them at once would break what either of them sets up.
+What they did is kept in ``lifecycle.json``: an agent that is restarted after they have ended tells the same again instead of running them
+twice, and one that is restarted while a script runs ends it first, because two of them at once would break what either of them sets up.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -35,71 +35,110 @@ class CannotFetch(Exception):
 
 
 @dataclass(frozen=True)
-class Script:
-    """``uri`` is a prefix in the object store; everything under it is fetched. ``name`` is the file in it that is run."""
+class Course:
+    """``uri`` is a prefix in the object store; everything under it is fetched. ``names`` are the files in it that are run, one after the other.
+
+    Each is tried up to ``tries`` times, ``pause_s`` apart at first and ever farther; all of it together may take ``limit_s``.
+    """
 
     uri: str
-    name: str
+    names: tuple[str, ...]
+    tries: int = 1
+    pause_s: float = 5.0
+    limit_s: float = 3600.0
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """What ``lifecycle.json`` holds: a script that runs, or the report of one that has ended."""
+    """What ``lifecycle.json`` holds: the script that is at work and its try, its process while it runs, and the last word once there is one."""
 
+    name: str | None = None
+    attempt: int = 1
     pid: int | None = None
     start_time: int | None = None
     report: dict[str, object] | None = None
 
 
+Tell = Callable[[LifecycleReport], None]
+
+
 @dataclass(frozen=True)
 class Lifecycle:
-    """``environment`` is what the script sees besides the node's facts; ``clock`` is monotonic, in seconds."""
+    """``environment`` is what the scripts see besides the node's facts; ``clock`` is monotonic, in seconds."""
 
     state_dir: Path
     object_store_url: str | None
-    limit_s: float
     environment: Mapping[str, str]
     clock: Callable[[], float]
 
-    async def run(self, script: Script) -> LifecycleReport:
-        """Never raises: whatever goes wrong is the script's failure, with the reason in ``tail``."""
+    async def run(self, course: Course, tell: Tell) -> LifecycleReport:
+        """Returns the last word; ``tell`` hears of every try that failed and is not the last.
+
+        Never raises: whatever goes wrong is the script's failure, with the reason in ``tail``.
+        """
         kept = self._kept()
         if kept.report is not None:
             return LifecycleReport.from_wire(kept.report)
         _end_leftover(kept)
         began = self.clock()
+        first = course.names.index(kept.name) if kept.name in course.names else 0
+        report = LifecycleReport(exit_code=0, seconds=0.0)
+        for name in course.names[first:]:
+            attempt = kept.attempt if name == kept.name else 1
+            report = await self._until_done(course, name, attempt, began + course.limit_s, tell)
+            if report.exit_code != 0:
+                break
+        if report.exit_code == 0:
+            report = replace(report, script=None, seconds=round(self.clock() - began, 3))
+        self._keep(_Kept(report=report.to_wire()))
+        return report
+
+    async def _until_done(self, course: Course, name: str, attempt: int, until: float, tell: Tell) -> LifecycleReport:
+        """Tries one script until it succeeds, its tries are used up or the time is over. The next try has everything fetched anew."""
+        pause_s = course.pause_s * 2 ** (attempt - 1)
+        while True:
+            self._keep(_Kept(name, attempt))
+            report = await self._try(course, name, attempt, until)
+            if report.exit_code == 0 or attempt >= course.tries or self.clock() + pause_s >= until:
+                return report
+            tell(replace(report, is_final=False))
+            await asyncio.sleep(pause_s)
+            attempt += 1
+            pause_s *= 2
+
+    async def _try(self, course: Course, name: str, attempt: int, until: float) -> LifecycleReport:
+        began = self.clock()
         try:
-            folder = await asyncio.to_thread(self._fetch, script)
-            code, tail = await self._execute(folder, script.name)
+            folder = await asyncio.to_thread(self._fetch, course.uri, name)
+            code, tail = await self._execute(folder, name, attempt, max(0.0, until - self.clock()), course.limit_s)
         except CannotFetch as error:
             code, tail = _NOT_FOUND, str(error)
         except OSError as error:
             code, tail = _CANNOT_START, f"the lifecycle script cannot be started: {error}"
-        report = LifecycleReport(exit_code=code, seconds=round(self.clock() - began, 3), tail=tail)
-        self._keep(_Kept(report=report.to_wire()))
-        return report
+        seconds = round(self.clock() - began, 3)
+        return LifecycleReport(exit_code=code, seconds=seconds, tail=tail, script=name, attempt=attempt)
 
     @property
     def log(self) -> Path:
         return self.state_dir / "lifecycle.log"
 
-    def _fetch(self, script: Script) -> Path:
+    def _fetch(self, uri: str, name: str) -> Path:
         """Raises CannotFetch."""
-        source = stored_at(script.uri, self.object_store_url)
+        source = stored_at(uri, self.object_store_url)
         if not source.is_dir():
-            message = f"there is nothing at {script.uri}"
+            message = f"there is nothing at {uri}"
             raise CannotFetch(message)
-        entry = (source / script.name).resolve()
+        entry = (source / name).resolve()
         if not entry.is_relative_to(source.resolve()) or not entry.is_file():
-            message = f"there is no file {script.name!r} at {script.uri}"
+            message = f"there is no file {name!r} at {uri}"
             raise CannotFetch(message)
         folder = self.state_dir / "lifecycle"
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(source, folder)
-        (folder / script.name).chmod(0o755)
+        (folder / name).chmod(0o755)
         return folder
 
-    async def _execute(self, folder: Path, name: str) -> tuple[int, str]:
+    async def _execute(self, folder: Path, name: str, attempt: int, rest_s: float, limit_s: float) -> tuple[int, str]:
         path = folder / name
         with path.open("rb") as file:
             has_interpreter = file.read(2) == b"#!"
@@ -114,14 +153,14 @@ class Lifecycle:
                 stderr=output,
                 start_new_session=True,
             )
-        self._keep(_Kept(pid=child.pid, start_time=start_time(child.pid)))
+        self._keep(_Kept(name, attempt, child.pid, start_time(child.pid)))
         try:
-            async with asyncio.timeout(self.limit_s):
+            async with asyncio.timeout(rest_s):
                 code = await child.wait()
         except TimeoutError:
             _kill_group(child.pid)
             await child.wait()
-            return _TIMED_OUT, f"{self._tail()}\nended after its time limit of {self.limit_s:g} s".lstrip()
+            return _TIMED_OUT, f"{self._tail()}\nended after its time limit of {limit_s:g} s".lstrip()
         except asyncio.CancelledError:
             _kill_group(child.pid)
             raise

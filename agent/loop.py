@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from agent.assignments import Assignments
 from agent.client import ControlPlane, NodeGone, NotKnown, Rejected, Unreachable
 from agent.identity import Identity
-from agent.lifecycle import Lifecycle, Script
+from agent.lifecycle import Course, Lifecycle
 from agent.logs import Logs
 from agent.outbox import Outbox
 from agent.pauses import Pauses
@@ -144,6 +144,7 @@ class Agent:
             vcpus=settings.vcpus,
             memory_mib=settings.memory_mib,
             processes=self._parts.supervisor.inventory(),
+            start=settings.start,
         )
 
     # ------------------------------------------------------------ serving
@@ -165,8 +166,11 @@ class Agent:
 
     async def _live(self, welcome: Welcome) -> None:
         report = LifecycleReport(exit_code=0, seconds=0.0)
-        if welcome.lifecycle_uri and welcome.lifecycle_script:
-            report = await self._parts.lifecycle.run(Script(welcome.lifecycle_uri, welcome.lifecycle_script))
+        names = tuple(name for name in (welcome.lifecycle_script, welcome.lifecycle_after) if name)
+        if welcome.lifecycle_uri and names:
+            limit_s = welcome.lifecycle_limit_s or self._parts.settings.lifecycle_limit_s
+            course = Course(welcome.lifecycle_uri, names, welcome.lifecycle_tries, welcome.lifecycle_pause_s, limit_s)
+            report = await self._parts.lifecycle.run(course, self._parts.outbox.put)
         self._parts.outbox.put(report)
 
     async def _beat(self, interval_s: float) -> None:

@@ -29,6 +29,8 @@ class Settings:
     object_store_url: str | None = None
     grace_s: float = 10.0
     lifecycle_limit_s: float = 3600.0
+    start: int = 0
+    """Which start of the host this is."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
@@ -45,6 +47,7 @@ class Settings:
             object_store_url=variables.get(f"{PREFIX}OBJECT_STORE_URL") or None,
             grace_s=_number(variables, "AGENT_GRACE_S", cls.grace_s),
             lifecycle_limit_s=_number(variables, "LIFECYCLE_LIMIT_S", cls.lifecycle_limit_s),
+            start=int(_number(variables, "HOST_START", cls.start)),
         )
 
 

@@ -32,7 +32,8 @@ class Settings:
 
     ``stack_began_at`` is when the stack around this process began, where it is known: a worker's older sign of life is another worker's.
     ``rate_limit`` is how many requests a second each key has, with bursts of twice as many; 0: no limit. ``trusted_proxies`` are the addresses
-    whose ``X-Forwarded-For`` is believed.
+    whose ``X-Forwarded-For`` is believed. ``lifecycle_…`` are what agents are told of lifecycle scripts: how often each is tried, the pause
+    before the second try, and how long all of it may take; the limit stays below the hour that a node has for its checks.
     """
 
     database_url: str = field(repr=False)
@@ -43,6 +44,9 @@ class Settings:
     bootstrap: Bootstrap = field(default_factory=Bootstrap)
     stack_began_at: datetime | None = None
     rate_limit: float = 200.0
+    lifecycle_tries: int = 3
+    lifecycle_pause_s: float = 5.0
+    lifecycle_limit_s: float = 3000.0
     trusted_proxies: frozenset[str] = frozenset()
 
     @classmethod
@@ -66,6 +70,9 @@ class Settings:
             ),
             stack_began_at=_instant(variables, "STACK_BEGAN_AT"),
             rate_limit=_rate(variables, "RATE_LIMIT"),
+            lifecycle_tries=max(1, int(_number(variables, "LIFECYCLE_TRIES", cls.lifecycle_tries))),
+            lifecycle_pause_s=_number(variables, "LIFECYCLE_PAUSE_S", cls.lifecycle_pause_s),
+            lifecycle_limit_s=_number(variables, "LIFECYCLE_LIMIT_S", cls.lifecycle_limit_s),
             trusted_proxies=frozenset((variables.get(f"{PREFIX}TRUSTED_PROXIES") or "").replace(",", " ").split()),
         )
 
@@ -86,6 +93,18 @@ def _instant(variables: Mapping[str, str], name: str) -> datetime | None:
     except (ValueError, OverflowError) as error:
         message = f"{PREFIX}{name} is not a time in Unix seconds"
         raise SettingsError(message) from error
+
+
+def _number(variables: Mapping[str, str], name: str, default: float) -> float:
+    """Not negative."""
+    try:
+        number = float(variables.get(f"{PREFIX}{name}") or default)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        message = f"{PREFIX}{name} must be a number that is not negative"
+        raise SettingsError(message)
+    return number
 
 
 def _rate(variables: Mapping[str, str], name: str) -> float:

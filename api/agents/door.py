@@ -188,7 +188,7 @@ async def register(door: DoorDep, body: BodyDep) -> Response:
     arrived = await door.work(
         agents.register,
         read(REGISTRATION, body),
-        master_key=door.services.settings.master_key,
+        settings=door.services.settings,
         beat_interval_s=door.beats.interval_s,
         now=door.services.clock.now(),
     )

@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from api.settings import Settings
 from everstep import protocol
 from models.access.secrets import boot_token
 from models.cluster.table import InstanceGroup
@@ -62,29 +63,39 @@ class Line:
     wire: dict[str, Any]
 
 
-def register(session: Session, told: protocol.Registration, *, master_key: bytes, beat_interval_s: float, now: datetime) -> Arrived:
+def register(
+    session: Session, told: protocol.Registration, *, settings: Settings, beat_interval_s: float, now: datetime
+) -> Arrived:
     """Lets an agent in, and compares what runs on its node with what should.
 
     The boot token is good for one boot of the agent, which may repeat itself: the answer may have been lost. A restarted agent shows its
-    node token, and keeps it.
+    node token, and keeps it; one whose host was started anew from an image has lost that, and the boot token is good again.
 
     Raises:
         Unauthenticated: unknown instance, wrong token, or a boot token that another boot has used up.
         NodeGone: the node has been released.
     """
     node = _lock(session, Node.instance_id == told.instance_id)
-    node_token = _node_token(node, told, master_key)
+    node_token = _node_token(node, told, settings.master_key)
     is_new_boot = node.boot != told.boot
     arrival = node_changes.Arrival(
         boot=told.boot,
         address=told.address,
         rendezvous_port=told.rendezvous_port,
         facts={"agent_version": told.version, "vcpus": told.vcpus, "memory_mib": told.memory_mib},
+        start=told.start,
     )
     node_changes.report_registered(session, node, arrival, node_token=node_token, now=now)
     _take_inventory(session, node, told.processes, is_new_boot=is_new_boot, now=now)
-    uri, script = _lifecycle(session, node)
-    return Arrived(node.id, protocol.Welcome(node_token, beat_interval_s, lifecycle_uri=uri, lifecycle_script=script))
+    welcome = protocol.Welcome(
+        node_token,
+        beat_interval_s,
+        lifecycle_tries=settings.lifecycle_tries,
+        lifecycle_pause_s=settings.lifecycle_pause_s,
+        lifecycle_limit_s=settings.lifecycle_limit_s,
+        **_lifecycle(session, node),
+    )
+    return Arrived(node.id, welcome)
 
 
 def identify(session: Session, token: str, *, lock: bool = False) -> Node:
@@ -151,7 +162,8 @@ def _node_token(node: Node, told: protocol.Registration, master_key: bytes) -> s
     if node.node_token_digest is not None and hmac.compare_digest(node.node_token_digest, digest(told.token)):
         return told.token
     is_boot_token = hmac.compare_digest(boot_token(master_key, node.id).encode(), told.token.encode())
-    if not is_boot_token or node.boot not in (None, told.boot):
+    is_unused = node.boot in (None, told.boot) or node.boot_start < told.start <= node.starts
+    if not is_boot_token or not is_unused:
         raise Unauthenticated
     return new_token()
 
@@ -183,12 +195,17 @@ def report_process(session: Session, report: protocol.ProcessReport, *, now: dat
     job_reports.report_process(session, ProcessId(report.process), ProcessState(report.status.value), now=now, **known)
 
 
-def _lifecycle(session: Session, node: Node) -> tuple[str | None, str | None]:
+def _lifecycle(session: Session, node: Node) -> dict[str, str | None]:
+    """What is still to be run on the node, as members of its welcome."""
     if node.lifecycle_done:
-        return None, None
+        return {}
     spec = session.scalars(select(InstanceGroup.spec).where(InstanceGroup.id == node.group_id)).one()
     config = spec.get("LifeCycleConfig") or {}
-    return config.get("SourceS3Uri"), config.get("OnCreate")
+    return {
+        "lifecycle_uri": config.get("SourceS3Uri"),
+        "lifecycle_script": config.get("OnCreate"),
+        "lifecycle_after": config.get("OnInitComplete"),
+    }
 
 
 def _wake_jobs(session: Session, node: Node, now: datetime) -> None:

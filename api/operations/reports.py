@@ -130,7 +130,16 @@ def _failed(session: Session, _: Node, report: protocol.FailedReport, now: datet
 
 
 def _lifecycle(session: Session, node: Node, report: protocol.LifecycleReport, now: datetime) -> None:
-    node_changes.report_lifecycle(session, node, exit_code=report.exit_code, tail=report.tail, now=now)
+    node_changes.report_lifecycle(
+        session,
+        node,
+        exit_code=report.exit_code,
+        tail=report.tail,
+        script=report.script,
+        attempt=report.attempt,
+        is_final=report.is_final,
+        now=now,
+    )
 
 
 def _log(session: Session, _: Node, report: protocol.LogReport, now: datetime) -> None:

@@ -1,4 +1,4 @@
-"""The lifecycle script: fetched, run once, limited, and told truthfully."""
+"""Lifecycle scripts: fetched, tried, limited, and told truthfully."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from agent.lifecycle import CannotFetch, Lifecycle, Script, stored_at
+from agent.lifecycle import CannotFetch, Course, Lifecycle, stored_at
 from everstep.protocol import LifecycleReport
 
-Put = Callable[..., Script]
+Put = Callable[..., Course]
 
 
 @pytest.fixture
 def put(tmp_path: Path) -> Put:
     """Puts a script into the store."""
 
-    def put(text: str, name: str = "on_create.sh") -> Script:
+    def put(text: str, name: str = "on_create.sh", **limits: float) -> Course:
         folder = tmp_path / "store" / "bucket" / "life cycle"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-        return Script("s3://bucket/life cycle/", name)
+        return Course("s3://bucket/life cycle/", (name,), **({"limit_s": 20.0} | limits))
 
     return put
 
@@ -34,15 +35,15 @@ def lifecycle(tmp_path: Path) -> Callable[..., Lifecycle]:
     state = tmp_path / "state"
     state.mkdir()
 
-    def lifecycle(limit_s: float = 20.0) -> Lifecycle:
+    def lifecycle() -> Lifecycle:
         environment = {"PATH": os.environ["PATH"], "EVERSTEP_NODE_ID": "i-1"}
-        return Lifecycle(state, f"file://{tmp_path / 'store'}", limit_s, environment, time.monotonic)
+        return Lifecycle(state, f"file://{tmp_path / 'store'}", environment, time.monotonic)
 
     return lifecycle
 
 
-def run(lifecycle: Lifecycle, script: Script) -> LifecycleReport:
-    return asyncio.run(lifecycle.run(script))
+def run(lifecycle: Lifecycle, course: Course, tell: Callable[[LifecycleReport], None] = lambda _: None) -> LifecycleReport:
+    return asyncio.run(lifecycle.run(course, tell))
 
 
 def test_a_script_runs_beside_the_files_it_came_with_and_sees_its_node(lifecycle, put: Put):
@@ -63,8 +64,8 @@ def test_the_end_of_a_failing_scripts_output_is_told(lifecycle, put: Put):
 
 
 def test_a_script_that_takes_too_long_is_ended_with_its_children(lifecycle, put: Put, tmp_path: Path):
-    script = put(f"#!/bin/sh\nsleep 60 &\necho $! > {tmp_path}/child\nwait\n")
-    report = run(lifecycle(limit_s=1.0), script)
+    script = put(f"#!/bin/sh\nsleep 60 &\necho $! > {tmp_path}/child\nwait\n", limit_s=1.0)
+    report = run(lifecycle(), script)
     assert report.exit_code == 124
     assert "time limit" in report.tail
     child = int((tmp_path / "child").read_text())
@@ -84,7 +85,7 @@ def test_a_script_that_is_not_in_the_store_is_reported_as_such(lifecycle, put: P
     (tmp_path / "store" / "bucket").mkdir(parents=True)
     (tmp_path / "store" / "bucket" / "outside.sh").write_text("exit 0")
     put("exit 0")
-    report = run(lifecycle(), Script("s3://bucket/life cycle", name))
+    report = run(lifecycle(), Course("s3://bucket/life cycle", (name,)))
     assert report.exit_code == 127
     assert name in report.tail
 
@@ -101,7 +102,7 @@ def test_a_store_that_the_agent_cannot_read_is_named(lifecycle):
 
 
 def test_an_address_that_is_none_is_the_scripts_failure(lifecycle):
-    report = run(lifecycle(), Script("s3://[bucket/scripts", "on_create.sh"))
+    report = run(lifecycle(), Course("s3://[bucket/scripts", ("on_create.sh",)))
     assert report.exit_code == 127
     assert "s3://[bucket/scripts" in report.tail
 
@@ -111,3 +112,49 @@ def test_a_result_that_cannot_be_noted_is_told_all_the_same(lifecycle, put: Put,
     (tmp_path / "state" / ".lifecycle.json").mkdir()
     report = run(lifecycle(), put("#!/bin/sh\necho done; exit 3\n"))
     assert (report.exit_code, report.tail) == (3, "done\n")
+
+
+FLAKY = """#!/bin/sh
+echo try >> {runs}
+[ $(wc -l < {runs}) -ge 3 ] || {{ echo download failed; exit 1; }}
+"""
+
+
+def test_a_script_that_fails_twice_is_tried_again_and_each_failure_is_told(lifecycle, put: Put, tmp_path: Path):
+    told: list[LifecycleReport] = []
+    report = run(lifecycle(), put(FLAKY.format(runs=tmp_path / "runs"), tries=3, pause_s=0.05), told.append)
+    assert (report.exit_code, report.is_final) == (0, True)
+    assert [(one.exit_code, one.attempt, one.is_final, one.tail) for one in told] == [
+        (1, 1, False, "download failed\n"),
+        (1, 2, False, "download failed\n"),
+    ]
+
+
+def test_a_script_that_always_fails_is_given_up_after_its_tries(lifecycle, put: Put, tmp_path: Path):
+    script = put(f"#!/bin/sh\necho run >> {tmp_path}/runs; echo no disk; exit 6\n", tries=2, pause_s=0.05)
+    report = run(lifecycle(), script)
+    assert (report.exit_code, report.attempt, report.script, report.tail) == (6, 2, "on_create.sh", "no disk\n")
+    assert (tmp_path / "runs").read_text() == "run\nrun\n"
+
+
+def test_no_try_begins_that_the_time_limit_leaves_no_room_for(lifecycle, put: Put):
+    assert run(lifecycle(), put("exit 2\n", tries=9, pause_s=30.0)).attempt == 1
+
+
+def test_a_second_script_runs_after_the_first_and_only_then(lifecycle, put: Put, tmp_path: Path):
+    put(f"#!/bin/sh\ntest -f {tmp_path}/first && touch {tmp_path}/second\n", "on_init.sh")
+    first = put(f"#!/bin/sh\n[ -f {tmp_path}/allowed ] && touch {tmp_path}/first\n")
+    both = replace(first, names=("on_create.sh", "on_init.sh"))
+    assert run(lifecycle(), both).script == "on_create.sh"
+    assert not (tmp_path / "second").exists()
+    (tmp_path / "allowed").touch()
+    (tmp_path / "state" / "lifecycle.json").unlink()
+    assert run(lifecycle(), both).exit_code == 0
+    assert (tmp_path / "second").exists()
+
+
+def test_an_agent_that_comes_back_goes_on_with_the_try_it_was_at(lifecycle, put: Put, tmp_path: Path):
+    course = put(f"#!/bin/sh\necho run >> {tmp_path}/runs; exit 1\n", tries=3, pause_s=0.05)
+    (tmp_path / "state" / "lifecycle.json").write_text('{"name": "on_create.sh", "attempt": 3}')
+    assert run(lifecycle(), course).attempt == 3
+    assert (tmp_path / "runs").read_text() == "run\n"

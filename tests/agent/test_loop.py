@@ -77,7 +77,7 @@ def make(api: ThreadedApi, place: Place, tmp_path: Path, outbox: Outbox) -> Make
                 control=ControlPlane(api.url),
                 outbox=outbox,
                 pauses=Pauses(random.Random(1)),
-                lifecycle=Lifecycle(tmp_path, None, 1.0, {}, time.monotonic),
+                lifecycle=Lifecycle(tmp_path, None, {}, time.monotonic),
                 logs=Logs(tmp_path, outbox.put),
             )
         )
