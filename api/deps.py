@@ -45,12 +45,19 @@ class TooLarge(Exception):
 
 @dataclass(frozen=True)
 class Services:
-    """``sessions`` opens transactions; ``clock`` is the only source of time; ``meter`` counts what each key asks."""
+    """``sessions`` opens transactions; ``clock`` is the only source of time; ``meter`` counts what each key asks.
+
+    ``readers``, where they are given, open sessions without a transaction, for calls that only look.
+    """
 
     settings: Settings
     sessions: Sessions
     clock: Clock
     meter: Meter = field(default_factory=lambda: Meter(0, 0))
+    readers: Sessions | None = None
+
+    def reading(self) -> Sessions:
+        return self.readers or self.sessions
 
 
 def services_of(request: Request) -> Services:
@@ -126,7 +133,8 @@ def work_of(services: Services, caller: Caller, call: Call) -> Iterator[Work]:
     now = services.clock.now()
     try:
         auth.permit(caller, call.service, call.operation)
-        with unit_of_work(services.sessions) as session:
+        factory = services.sessions if auth.is_mutating(call.operation) else services.reading()
+        with unit_of_work(factory) as session:
             yield Work(session, now, services.settings.region, caller, services.settings.master_key)
             audit.record_call(session, caller, call, outcome=audit.DONE, now=now)
     except Exception as error:

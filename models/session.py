@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import select
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from sqlalchemy import Engine, Select, create_engine, text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import Engine, Select, create_engine, event, text
+from sqlalchemy.exc import DisconnectionError, IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
 from models.text import dumps
@@ -21,17 +22,35 @@ ACROSS_TEAMS: Final = "across_teams"
 """An execution option: this statement sees the rows of every team. For what must be unique among all of them, and for bare counts."""
 
 
-def connect(database_url: str, *, pool_size: int = 8) -> Engine:
-    """An engine on Postgres (``postgresql+psycopg://…``). No overflow: a burst waits for a connection, it does not open a hundred."""
-    return create_engine(
+def connect(database_url: str, *, pool_size: int = 8, is_reading: bool = False) -> Engine:
+    """An engine on Postgres (``postgresql+psycopg://…``). No overflow: a burst waits for a connection, it does not open a hundred.
+
+    One that ``is_reading`` has no transactions: each statement sees what is committed when it begins, as it would inside of one, and three round
+    trips become one. Nothing may be written through it that must be written whole.
+    """
+    engine = create_engine(
         database_url,
         pool_size=pool_size,
         max_overflow=0,
-        pool_pre_ping=True,
         connect_args={"connect_timeout": 5},
         json_serializer=dumps,
         hide_parameters=True,  # errors are logged, and parameters hold keys: of users, of nodes
+        **({"isolation_level": "AUTOCOMMIT", "skip_autocommit_rollback": True} if is_reading else {}),
     )
+    event.listen(engine, "checkout", _refuse_a_cut_one)
+    return engine
+
+
+def _refuse_a_cut_one(connection: Any, _record: object, _proxy: object) -> None:
+    """A connection from the pool whose server has gone is replaced before it is used. Asks the kernel, where a ping would ask the server.
+
+    Nothing listens on these connections, so whatever the server has said unasked is its farewell.
+    """
+    waiting = select.poll()
+    if not connection.closed:
+        waiting.register(connection.fileno(), select.POLLIN)
+    if connection.closed or waiting.poll(0):
+        raise DisconnectionError
 
 
 def sessions(engine: Engine) -> Sessions:
