@@ -12,12 +12,15 @@ from starlette.concurrency import run_in_threadpool
 
 from api import openapi
 from api.agents import door
+from api.agents.shutdown import on_signals
 from api.auth import store_bootstrap
 from api.aws import dispatch
 from api.deps import Services, authenticated
 from api.limits import Meter
 from api.rest import errors, health, own, sagemaker
 from api.rest.envelope import Envelope
+from api.rest.follow import open_desk
+from api.rest.follow_route import FollowRoute
 from api.settings import Settings
 from everstep.protocol import VERSION
 from models.clock import Clock, WallClock
@@ -25,7 +28,7 @@ from models.image.changes import request_release_of_ours
 from models.session import connect, sessions, unit_of_work
 
 POOL_SIZE = 16
-"""Connections of one API process. Requests beyond them wait for one; Postgres is shared with the workers."""
+"""Connections of one API process for calls that change something, and as many for those that look. Requests beyond them wait for one."""
 
 
 def create_app(settings: Settings | None = None, clock: Clock | None = None) -> FastAPI:
@@ -38,11 +41,17 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         settings = Settings.from_environment()
     engine = connect(settings.database_url, pool_size=POOL_SIZE)
-    meter = Meter(settings.rate_limit, settings.rate_limit * 2)
-    services = Services(settings=settings, sessions=sessions(engine), clock=clock or WallClock(), meter=meter)
-    app = FastAPI(title="Everstep", version="1", openapi_url=None, lifespan=_lifespan(services, engine))
+    reading = connect(settings.database_url, pool_size=POOL_SIZE, is_reading=True)
+    services = Services(
+        settings=settings,
+        sessions=sessions(engine),
+        clock=clock or WallClock(),
+        meter=Meter(settings.rate_limit, settings.rate_limit * 2),
+        readers=sessions(reading),
+    )
+    app = FastAPI(title="Everstep", version="1", openapi_url=None, lifespan=_lifespan(services, engine, reading))
     app.state.services = services
-    app.router.routes[:0] = [dispatch.route(settings.master_key), *sagemaker.routes(settings.master_key)]
+    app.router.routes[:0] = [dispatch.route(settings.master_key), FollowRoute(), *sagemaker.routes(settings.master_key)]
     app.include_router(health.router)
     app.add_api_route("/openapi.json", openapi.served, include_in_schema=False)
     app.include_router(own.router, dependencies=[Depends(authenticated)])
@@ -52,13 +61,15 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
     return app
 
 
-def _lifespan(services: Services, engine: Engine) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+def _lifespan(services: Services, *engines: Engine) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await run_in_threadpool(_store_bootstrap, services)
-        async with door.open_door(app):
-            yield
-        engine.dispose()
+        async with door.open_door(app), open_desk(services) as app.state.desk:
+            with on_signals(app.state.desk.followers.shut_down):
+                yield
+        for engine in engines:
+            engine.dispose()
 
     return lifespan
 

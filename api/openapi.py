@@ -18,7 +18,7 @@ from starlette.responses import Response
 from api.agents import door, wire
 from api.own.table import OWN
 from api.rest import health, own
-from api.rest.described import finish
+from api.rest.described import add_follow, finish
 from api.rest.own_described import add_components
 from api.rest.sagemaker_described import add_operations
 
@@ -40,6 +40,7 @@ def control_plane() -> dict[str, Any]:
     document = _document("Everstep", _CONTROL_PLANE, health, own)
     add_components(document, OWN)
     add_operations(document)
+    add_follow(document)
     finish(document)
     return document
 

@@ -13,6 +13,8 @@ NUDGE: Final = "everstep_nudge"
 """Payload ``kind:id``: this row wants a worker's look. Heard by the relay."""
 DIRECTIVE: Final = "everstep_directive"
 """Payload: a node's id. Heard by the API process that holds the node's stream."""
+EVENT: Final = "everstep_event"
+"""No payload: there are new events. A trigger of the table sends it, so that writing an event costs no further round trip."""
 
 
 def notify(session: Session, channel: str, payload: str) -> None:

@@ -6,10 +6,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-import psycopg
-from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
+from api import listening
 from api.agents.streams import Streams
 from models.ids import NodeId
 from models.notify import DIRECTIVE
@@ -17,34 +16,15 @@ from models.notify import DIRECTIVE
 log = logging.getLogger(__name__)
 
 POLL_S = 3.0
-_RECONNECT_S = 0.5
 
 
 async def listen(database_url: str, streams: Streams) -> None:
-    """Wakes a node's stream when it has news, until cancelled. Everybody is woken after a reconnection: something may have been missed."""
-    address = make_url(database_url).set(drivername="postgresql").render_as_string(hide_password=False)
-    while True:
-        try:
-            async with await _connect(address) as connection:
-                await connection.execute(f"LISTEN {DIRECTIVE}")
-                streams.wake()
-                async for notification in connection.notifies():
-                    streams.wake([notification.payload])
-        except psycopg.Error as error:
-            log.warning("not listening for directives, reconnecting: %s", type(error).__name__)
-        await asyncio.sleep(_RECONNECT_S)
+    """Wakes a node's stream when it has news, until cancelled. Everybody is woken after a reconnection: something may have been missed.
 
-
-async def _connect(address: str) -> psycopg.AsyncConnection:
-    """A connection whose server has vanished without a word is given up after nine seconds; meanwhile the poll hears for it."""
-    return await psycopg.AsyncConnection.connect(
-        address,
-        autocommit=True,
-        connect_timeout=5,
-        application_name="everstep directives",
-        keepalives_idle=5,
-        keepalives_interval=2,
-        keepalives_count=2,
+    While a connection is dead and does not know it yet, the poll hears for it.
+    """
+    await listening.listen(
+        database_url, DIRECTIVE, lambda node_id: streams.wake(None if node_id is None else [node_id]), name="directives"
     )
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from api.own.alarms import ALARMS
 from api.own.events import EVENTS
+from api.own.faults import FAULTS
+from api.own.feed import FEED
 from api.own.goodput import GOODPUT
 from api.own.images import IMAGES
 from api.own.jobs import JOBS
 from api.own.keys import KEYS
 from api.own.kinds import OwnTable
 
-OWN: OwnTable = (*JOBS, *GOODPUT, *EVENTS, *IMAGES, *ALARMS, *KEYS)
+OWN: OwnTable = (*JOBS, *GOODPUT, *FAULTS, *EVENTS, *FEED, *IMAGES, *ALARMS, *KEYS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Any, Final
 
+from api.own.feed import POSITION
 from api.rest.errors import CONTENT_TYPE
 
 _PREFIX: Final = "/v1/"
@@ -35,6 +36,20 @@ def finish(document: dict[str, Any]) -> None:
     document["components"]["responses"] = problems
     document["components"]["headers"] = {"X-Request-Id": _REQUEST_ID}
     document["components"]["securitySchemes"] = _SECURITY
+
+
+def add_follow(document: dict[str, Any]) -> None:
+    """The listing of events is also a stream of them."""
+    listing = document["paths"]["/v1/events"]["get"]
+    follow = {"name": "follow", "in": "query", "required": False, "schema": {"type": "boolean", "const": True}}
+    last = {"name": "Last-Event-ID", "in": "header", "required": False, "schema": {"type": "string", "pattern": POSITION}}
+    listing["parameters"] += [
+        follow
+        | {"description": "Answer with server-sent events, from now on or after `after`, until one side ends it; not with pages."},
+        last | {"description": "With `follow`: the id of the last event seen; what came after it is told first."},
+    ]
+    stream = {"type": "string", "description": "Server-sent events: `id` is a position, `data` is a FeedShape."}
+    listing["responses"]["200"]["content"]["text/event-stream"] = {"schema": stream}
 
 
 def _finish(path: str, operation: dict[str, Any], problems: dict[str, Any]) -> None:

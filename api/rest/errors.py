@@ -23,6 +23,7 @@ from api.aws.validate import Violated
 from api.deps import TooLarge
 from api.limits import Throttled
 from api.rest.conditions import PreconditionFailed, Unmodified, tag
+from api.rest.follow import TooManyFollowers
 from models import errors as domain
 
 CONTENT_TYPE: Final = "application/problem+json"
@@ -51,6 +52,7 @@ STATUSES: dict[type[Exception], HTTPStatus] = {
     Unreadable: HTTPStatus.BAD_REQUEST,
     Violated: HTTPStatus.UNPROCESSABLE_ENTITY,
     PreconditionFailed: HTTPStatus.PRECONDITION_FAILED,
+    TooManyFollowers: HTTPStatus.SERVICE_UNAVAILABLE,
     OperationalError: HTTPStatus.SERVICE_UNAVAILABLE,
     InterfaceError: HTTPStatus.SERVICE_UNAVAILABLE,
     PoolExhausted: HTTPStatus.SERVICE_UNAVAILABLE,
