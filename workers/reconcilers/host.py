@@ -16,9 +16,10 @@ from models.directive.states import DirectiveState
 from models.ids import InstanceId, NodeId
 from models.job import queries as jobs
 from models.move import wake
-from models.node.changes import report_host, settle_launched, settle_node, settle_obstacle, settle_restarted
+from models.node.changes import report_host, settle_launched, settle_node, settle_obstacle
 from models.node.states import HostWord, NodeState
 from models.node.table import Host, Node
+from models.node.wishes import settle_restarted
 from workers.plans import host as plans
 from workers.plans.decision import Decision
 from workers.providers.base import HostNotFound, HostRef, HostSeen, HostSpec, NoCapacity, Provider, Refused

@@ -15,7 +15,7 @@ from models.ids import GroupId
 from models.job import queries as jobs
 from models.job.table import Job
 from models.move import wake
-from models.node import changes
+from models.node import changes, wishes
 from models.node import queries as nodes
 from models.node.liveness import suspicious_silence
 from models.node.states import NodeState
@@ -93,13 +93,13 @@ class NodeReconciler:
                 case plans.Fail(why=why):
                     changes.settle_failed(session, node, why=why, now=now)
                 case plans.StartAnew(why=why):
-                    changes.settle_restart(session, node, why=why, now=now)
+                    wishes.settle_restart(session, node, why=why, now=now)
                 case plans.DropRestart(why=why):
-                    changes.settle_restart_dropped(session, node, why=why, now=now)
+                    wishes.settle_restart_dropped(session, node, why=why, now=now)
                 case plans.HandOver(group=group, why=why):
                     _hand_over(session, node, clusters.group(session, group), why, now)
                 case plans.WithdrawMove(why=why):
-                    changes.settle_move_withdrawn(session, node, why=why, now=now)
+                    wishes.settle_move_withdrawn(session, node, why=why, now=now)
         _tell_jobs(session, node, now)
 
 
@@ -127,5 +127,5 @@ def _takes_nodes(session: Session, group_id: GroupId) -> bool:
 
 
 def _hand_over(session: Session, node: Node, group: InstanceGroup, why: str, now: datetime) -> None:
-    changes.settle_moved(session, node, group, image=group.image_wanted, why=why, now=now)
+    wishes.settle_moved(session, node, group, image=group.image_wanted, why=why, now=now)
     nudge(session, Cluster.KIND, group.cluster_id)

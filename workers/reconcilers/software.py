@@ -15,10 +15,10 @@ from models.cluster.table import Cluster, InstanceGroup
 from models.ids import LogicalId
 from models.job import queries as jobs
 from models.node import queries as nodes
-from models.node.changes import request_reimage, request_replacement
 from models.node.changes import settle_held as hold
 from models.node.states import RESTARTING, NodeState
 from models.node.table import Node
+from models.node.wishes import request_reimage, request_replacement
 from models.software import changes, queries
 from models.software.states import UpdateState
 from models.software.table import GroupUpdate, SoftwareUpdate

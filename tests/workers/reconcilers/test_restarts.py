@@ -9,8 +9,8 @@ import pytest
 from models.cluster import queries as clusters
 from models.cluster.states import ClusterState
 from models.job.states import JobState
-from models.node import changes
 from models.node import queries as nodes
+from models.node import wishes
 from models.node.states import NodeState
 from models.node.table import Node
 from models.notify import NUDGE
@@ -24,9 +24,7 @@ READY = NodeState.READY
 
 def ask(plane: SmallPlane, node: Node, wish: str, **how) -> None:
     with unit_of_work(plane.sessions) as session:
-        getattr(changes, f"request_{wish}")(
-            session, nodes.get(session, node.id, lock=True), why="a test", now=plane.clock.at, **how
-        )
+        getattr(wishes, f"request_{wish}")(session, nodes.get(session, node.id, lock=True), why="a test", now=plane.clock.at, **how)
 
 
 def host(plane: SmallPlane, node: Node) -> HostSeen:
@@ -99,7 +97,7 @@ def move(plane: SmallPlane, node: Node, there: str) -> None:
         source, target = clusters.groups(session, node.cluster_id)[0], clusters.groups(session, there)[0]
         source.target_count -= 1
         target.target_count += 1
-        changes.request_move(session, nodes.get(session, node.id, lock=True), target, now=plane.clock.at)
+        wishes.request_move(session, nodes.get(session, node.id, lock=True), target, now=plane.clock.at)
 
 
 def test_a_moved_node_serves_its_new_cluster_under_its_ids(plane):

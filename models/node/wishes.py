@@ -1,0 +1,206 @@
+"""What may be asked of a single node, and how it is carried out: restarts, replacement, moves, removal. One at a time.
+
+Each names the operation that it belongs to, so that the node's events carry it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from sqlalchemy.orm import Session
+
+from models.cluster.table import Cluster, InstanceGroup
+from models.errors import InTransition, InUse
+from models.events import Level
+from models.ids import OperationId
+from models.move import wake
+from models.node.changes import record, settle_node, settle_unwanted
+from models.node.states import RESTARTING, SERVING, NodeState, Restart
+from models.node.table import Node
+from models.notify import nudge
+
+
+def request_reboot(
+    session: Session,
+    node: Node,
+    *,
+    why: str,
+    drain: timedelta | None = None,
+    is_forced: bool = True,
+    operation_id: OperationId | None = None,
+    now: datetime,
+) -> None:
+    """Asks for a new start of a locked node's host. Its jobs leave first, within ``drain`` (None: the node's usual patience).
+
+    When they have not left in time they end with the reboot; unless ``is_forced``, the wish is dropped instead.
+
+    Raises:
+        InUse: a restart, a replacement or a move of the node is on its way.
+        InTransition: the node does not serve.
+    """
+    _request_restart(session, node, Restart.REBOOT, drain=drain, is_forced=is_forced)
+    node.operation_id = operation_id or node.operation_id
+    record(session, node, "reboot requested", f"Reboot of {node.instance_id} was requested: {why}", now)
+    wake(session, node, now=now)
+
+
+def request_reimage(
+    session: Session,
+    node: Node,
+    *,
+    image: str | None,
+    why: str,
+    drain: timedelta | None = None,
+    is_forced: bool = True,
+    operation_id: OperationId | None = None,
+    now: datetime,
+) -> None:
+    """Asks that a locked node's host starts from this image release (None: the provider's own), and that lifecycle scripts run again.
+
+    Otherwise as ``request_reboot``.
+    """
+    _request_restart(session, node, Restart.REIMAGE, drain=drain, is_forced=is_forced)
+    node.restart_image = image
+    node.operation_id = operation_id or node.operation_id
+    record(session, node, "reimage requested", f"{node.instance_id} is to start from {image or 'the default image'}: {why}", now)
+    wake(session, node, now=now)
+
+
+def request_replacement(session: Session, node: Node, *, why: str, operation_id: OperationId | None = None, now: datetime) -> None:
+    """Asks for another host in a locked node's place: a new instance id, the same logical id, the group's target unchanged.
+
+    Raises:
+        InUse: the node is on its way to another group.
+        InTransition: the node is going anyway.
+    """
+    if not node.is_wanted or node.state in (NodeState.RELEASING, NodeState.GONE):
+        raise InTransition(kind="Node", name=node.instance_id or node.logical_id, state=node.state, verb="a replacement")
+    if node.move_to is not None:
+        raise InUse(kind="Node", name=node.instance_id or node.logical_id, by="a move to another group")
+    node.is_wanted = False
+    node.is_replaced_on_request = True
+    node.lost_because = f"its replacement was requested: {why}"
+    node.facts = {**node.facts, "failures": 0}
+    node.operation_id = operation_id or node.operation_id
+    record(session, node, "replacement requested", f"Replacement of {node.instance_id} was requested: {why}", now)
+    wake(session, node, now=now)
+    nudge(session, Cluster.KIND, node.cluster_id)
+
+
+def request_move(
+    session: Session, node: Node, target: InstanceGroup, *, operation_id: OperationId | None = None, now: datetime
+) -> None:
+    """Asks that a locked node goes over to another group. The caller has changed both groups' targets.
+
+    Raises:
+        InUse: a restart or another move of the node is on its way.
+        InTransition: the node does not serve.
+    """
+    _check_is_free(node, "a move")
+    node.move_to = target.id
+    node.operation_id = operation_id or node.operation_id
+    record(session, node, "move requested", f"{node.instance_id} is to move to instance group {target.name}.", now)
+    wake(session, node, now=now)
+
+
+def request_removal(session: Session, node: Node, *, why: str, now: datetime) -> None:
+    """Asks that a locked node goes. The caller has lowered its group's target: nobody takes its place.
+
+    Raises:
+        InUse: a restart, a replacement or a move of the node is on its way.
+        InTransition: the node is going anyway.
+    """
+    name = node.instance_id or node.logical_id
+    occupation = _occupation(node)
+    if occupation is not None:
+        raise InUse(kind="Node", name=name, by=occupation)
+    if not node.is_wanted or node.state in (NodeState.RELEASING, NodeState.GONE):
+        raise InTransition(kind="Node", name=name, state=node.state, verb="its removal")
+    settle_unwanted(session, node, why=why, now=now)
+    nudge(session, Cluster.KIND, node.cluster_id)
+
+
+def settle_restart(session: Session, node: Node, *, why: str, now: datetime) -> None:
+    """The node is drained: from now on its provider is asked for one more start. An image clears what lifecycle scripts have done."""
+    is_reimage = node.restart is Restart.REIMAGE
+    if is_reimage:
+        _expect_image(node, node.restart_image)
+    node.starts += 1
+    _drop_restart(node)
+    settle_node(session, node, NodeState.UPDATING if is_reimage else NodeState.REBOOTING, why=why, now=now)
+
+
+def settle_restart_dropped(session: Session, node: Node, *, why: str, now: datetime) -> None:
+    """The node's jobs did not leave in time, and were not to be disturbed: it serves on."""
+    _drop_restart(node)
+    settle_node(session, node, NodeState.READY, why=why, now=now, level=Level.WARN)
+
+
+def settle_restarted(session: Session, node: Node, *, start: int, now: datetime) -> None:
+    """The provider has carried out this start of the host. Its agent is waited for."""
+    if node.host_start >= start:
+        return
+    node.host_start = start
+    record(session, node, "host restarted", f"The provider has started {node.instance_id} anew.", now)
+    session.flush()
+
+
+def settle_moved(session: Session, node: Node, target: InstanceGroup, *, image: str | None, why: str, now: datetime) -> None:
+    """A drained node goes over to its new group, which may be another cluster's, and starts from that group's image."""
+    record(session, node, "node detached", f"{node.instance_id} left instance group {node.group_name}.", now)
+    nudge(session, Cluster.KIND, node.cluster_id)
+    node.cluster_id, node.group_id, node.group_name = target.cluster_id, target.id, target.name
+    node.move_to = None
+    node.starts += 1
+    _expect_image(node, image)
+    settle_node(session, node, NodeState.ATTACHING, why=why, now=now)
+
+
+def settle_move_withdrawn(session: Session, node: Node, *, why: str, now: datetime) -> None:
+    """The group that the node was to go to is no more: the node stays, and its old group decides whether it still wants it."""
+    node.move_to = None
+    if node.state is NodeState.DETACHING:
+        settle_node(session, node, NodeState.READY, why=why, now=now, level=Level.WARN)
+    else:
+        wake(session, node, now=now)
+
+
+def _request_restart(session: Session, node: Node, kind: Restart, *, drain: timedelta | None, is_forced: bool) -> None:
+    _check_is_free(node, f"a {kind}")
+    node.restart = kind
+    node.restart_image = None
+    node.restart_drain_s = None if drain is None else int(drain.total_seconds())
+    node.restart_is_forced = is_forced
+    session.flush()
+
+
+def _check_is_free(node: Node, verb: str) -> None:
+    """Raises InUse, InTransition."""
+    name = node.instance_id or node.logical_id
+    occupation = _occupation(node)
+    if occupation is not None:
+        raise InUse(kind="Node", name=name, by=occupation)
+    if not node.is_wanted or node.state not in SERVING:
+        raise InTransition(kind="Node", name=name, state=node.state, verb=verb)
+
+
+def _occupation(node: Node) -> str | None:
+    """What is under way with the node."""
+    if node.move_to is not None:
+        return "a move to another group"
+    if node.is_replaced_on_request:
+        return "a replacement"
+    return "a restart" if node.restart is not None or node.state in RESTARTING else None
+
+
+def _expect_image(node: Node, image: str | None) -> None:
+    node.image = image
+    node.lifecycle_done = False
+    node.facts = {name: fact for name, fact in node.facts.items() if not name.startswith("lifecycle_")}
+
+
+def _drop_restart(node: Node) -> None:
+    node.restart = None
+    node.restart_image = None
+    node.restart_drain_s = None
+    node.restart_is_forced = True
