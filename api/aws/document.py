@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from api.aws.errors import CRASH, ERRORS
-from api.aws.table.kinds import Listing
+from api.aws.schema import sagemaker
+from api.aws.support import paths, why_absent, word_of
+from api.aws.table.kinds import Listing, Operation
+from api.aws.table.refusals import REFUSALS
 from api.aws.table.sagemaker import SAGEMAKER
-from api.aws.translate import refuse
 from api.aws.translate.states import CLUSTER_STATUS, GROUP_STATUS, NODE_STATUS
 from api.sigv4 import SERVICES, SKEW
 
@@ -38,11 +40,25 @@ a name that no service model has. The code is the one that every AWS SDK knows f
 `ValidationException` would blame the caller's input, and a 5xx would be retried.
 """
 
+MEMBERS = """\
+*honoured*: it is acted on. *Stored and echoed*: it comes back as it was sent, and the note says what does not happen. *Refused*: a
+`ValidationException` names the member, together with everything else that is wrong. Members that only a newer service model has are refused by
+name as well. `[]` steps into a list, `{}` into the values of a map. Of answers: *shown*, where there is something to show; *absent*, never.
+"""
+
 BEHAVIOUR = """\
 ## Behaviour where HyperPod's is undocumented, or ours differs
 
 - `InstanceStatus` is `Pending` while a lifecycle script runs, and `Running` while a node is merely unreachable: unreachable is not dead.
 - A request's unknown member is refused, not ignored: what is accepted is stored, acted on, and comes back.
+- No `Orchestrator` means that none is asked for: `SlurmConfig` may be given, and is required in every group only of a continuous cluster with
+  `Orchestrator.Slurm`. One group at most is the `Controller`, with one instance.
+- Restricted instance groups are nodes like others here, in a list of their own.
+- `TieredStorageConfig.InstanceMemoryAllocationPercentage` is 20 to 100.
+- `AutoScaling.Status` is that of the setting: `InService` once the cluster takes nodes, whatever its `Mode`.
+- A group that misses its `MinInstanceCount` for 3 hours goes back to the counts with which it last served (to none, if it never did); unhealthy
+  nodes go first, then the newest. Until the minimum is reached only its counts can be changed, or the group be deleted.
+- Nodes of a flexible group are of the first type for which there is capacity, in the order of preference; scaling down takes the least preferred first.
 - A member of the wrong JSON type is a `SerializationException`; booleans and floats are no integers. Violated constraints are all told at once.
 - Timestamps are taken as seconds since the epoch, as text of that, and as ISO 8601; they are written as seconds with milliseconds.
 - `ConflictException` is the answer to UpdateCluster and DeleteCluster while a classic cluster is in transition. A continuous cluster stays
@@ -65,10 +81,11 @@ def document() -> str:
         "## Operations\n",
         _table(("Operation", "Pages", "Beyond the model"), _operations()),
         UNSUPPORTED,
-        "## Members that are refused\n\nA `ValidationException` names the member. Of CreateCluster and UpdateCluster:\n",
-        _table(("Member", "Do instead"), _refused()),
-        "## Members that are recorded\n\nThey come back from DescribeCluster as they were sent, and do little else:\nplacement, volumes and networks belong to providers that have them.\n",
-        _table(("Member of an instance group", "What it does"), ((f"`{name}`", what) for name, what in refuse.RECORDED.items())),
+        "## Operations of the cluster family that are refused\n",
+        _table(("Operation", "Do instead"), ((f"`{name}`", remedy) for name, remedy in sorted(REFUSALS.items()))),
+        "## Members\n",
+        MEMBERS,
+        *(_members(name) for name in sorted(SAGEMAKER)),
         BEHAVIOUR,
         "## States\n",
         _table(("Cluster", "`ClusterStatus`"), _states(CLUSTER_STATUS)),
@@ -86,14 +103,25 @@ def _operations() -> Iterable[tuple[str, ...]]:
         yield f"`{name}`", "yes" if isinstance(operation, Listing) else "", operation.note
 
 
-def _refused() -> Iterable[tuple[str, ...]]:
-    yield "`RestrictedInstanceGroups`", "Use `InstanceGroups`."
-    yield "`TieredStorageConfig` with `Mode` `Enable`", "Leave it out, or send `Mode` `Disable`."
-    yield "`Orchestrator.Slurm.*`", "Send an empty `Slurm`, or leave it out."
-    yield from ((f"`{name}`", remedy) for name, remedy in refuse.CLUSTER.items())
-    yield from ((f"`InstanceGroups[].{name}`", remedy) for name, remedy in refuse.GROUP.items())
-    yield "`InstanceGroups[].LifeCycleConfig.OnInitComplete`", "Use `OnCreate`."
-    yield "`InstanceGroups[].InstanceStorageConfigs[].Fsx*Config`", "Mount file systems in the lifecycle script."
+def _members(name: str) -> str:
+    """Every member of an operation, each with its word."""
+    model, operation = sagemaker().operation_model(name), SAGEMAKER[name]
+    taken = _table((f"Member of {name}", "What becomes of it", "Note"), _taken(operation, paths(model.input_shape)))
+    given = paths(model.output_shape)
+    answered = _table(("Member of its answer", "", "Why"), _given(operation, given)) if given else "It answers `{}`.\n"
+    return f"### {name}\n\n{taken}\n{answered}"
+
+
+def _taken(operation: Operation | Listing, known: tuple[str, ...]) -> Iterable[tuple[str, ...]]:
+    for path in known:
+        word = word_of(operation.members, path)
+        yield f"`{path}`", "—" if word is None else word.treatment.value, "" if word is None else word.note
+
+
+def _given(operation: Operation | Listing, known: tuple[str, ...]) -> Iterable[tuple[str, ...]]:
+    for path in known:
+        why = why_absent(operation.absent, path)
+        yield f"`{path}`", "shown" if why is None else "absent", why or ""
 
 
 def _states(table: Mapping[Any, str | None]) -> Iterable[tuple[str, ...]]:

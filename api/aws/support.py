@@ -56,6 +56,15 @@ def word_of(support: Support, path: str) -> Member | None:
     return None
 
 
+def why_absent(absent: Mapping[str, str], path: str) -> str | None:
+    """Why an output member, or one around it, is never written; None if it is."""
+    while path:
+        if path in absent:
+            return absent[path]
+        path = _container(path)
+    return None
+
+
 def _refusals(shape: Shape, value: Any, path: str, shown: str, support: Support) -> Iterator[str]:
     if isinstance(shape, StructureShape):
         for name, item in value.items():

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from api.operations.images import with_images
+from api.operations.specifications import Specification, check_specification, refuse_repeated
 from api.operations.tags import check_keys
 from api.operations.work import Work
-from models.catalogue import instance_type
 from models.cluster import changes, queries
 from models.cluster.changes import ClusterSpec, GroupSpec
 from models.cluster.queries import ClusterFilter
 from models.cluster.states import ClusterState, GroupState
 from models.cluster.table import Cluster, InstanceGroup
-from models.errors import Immutable, InTransition, Invalid, NotFound, Unsupported
+from models.errors import Immutable, InTransition, Invalid
+from models.image import queries as images
+from models.image.queries import Releases
+from models.image.states import Freshness
 from models.node import queries as nodes
 from models.paging import Cut, Page
+from models.software import queries as software
+from models.software.table import GroupUpdate
 
 SETTLED = (ClusterState.IN_SERVICE, ClusterState.FAILED)
 FIXED = (
@@ -27,6 +33,7 @@ FIXED = (
     "CapacityRequirements",
     "InstanceStorageConfigs",
     "NetworkInterface",
+    "EnvironmentConfig",
 )
 """Members of a group that cannot change while it lives. Leaving one out that was set is a change, too."""
 
@@ -43,16 +50,31 @@ class ClusterChange:
 
 @dataclass(frozen=True)
 class GroupView:
-    """A group as it is wished for and as it is: ``current_count`` nodes serve."""
+    """A group as it is wished for and as it is: ``current_count`` nodes serve; of a flexible one ``current_types`` says how many of each type.
+
+    ``update`` is the newest update of its software; while that is under way ``at_goal`` nodes run what the group wants.
+    """
 
     group: InstanceGroup
     current_count: int
+    current_types: Mapping[str, int] = field(default_factory=dict)
+    update: GroupUpdate | None = None
+    at_goal: int = 0
 
 
 @dataclass(frozen=True)
 class ClusterView:
     cluster: Cluster
     groups: tuple[GroupView, ...]
+    releases: Releases
+
+
+@dataclass(frozen=True)
+class ClusterRow:
+    """A cluster in a listing; ``freshness`` is that of the worst of its groups' releases."""
+
+    cluster: Cluster
+    freshness: Freshness | None
 
 
 @dataclass(frozen=True)
@@ -70,11 +92,12 @@ def create(work: Work, wish: ClusterSpec) -> str:
         Invalid, Unsupported: the wish contradicts itself, or asks for what this control plane cannot do.
     """
     check_keys(wish.tags)
-    _check_groups(wish.groups, is_continuous=wish.is_continuous)
-    _check_orchestrator(work, wish.settings)
+    check_specification(Specification(wish.is_continuous, wish.settings, wish.groups), now=work.now)
     if not wish.groups:
         raise Invalid(message="A cluster needs at least one instance group: InstanceGroups must not be empty.")
-    owned = replace(wish, team=work.caller.team)
+    _check_eks_is_free(work, wish.settings)
+    groups = with_images(work, wish.groups, {}, is_continuous=wish.is_continuous)
+    owned = replace(wish, team=work.caller.team, groups=groups)
     made = changes.request_cluster(work.session, owned, region=work.region, account_id=work.account_id, now=work.now)
     return made.arn
 
@@ -84,7 +107,15 @@ def describe(work: Work, name_or_arn: str) -> ClusterView:
     cluster = queries.find(work.session, name_or_arn)
     current = nodes.current_counts(work.session, cluster.id)
     groups = queries.groups(work.session, cluster.id)
-    return ClusterView(cluster, tuple(GroupView(group, current.get(group.id, 0)) for group in groups))
+    flexible = [group.id for group in groups if group.is_flexible]
+    types = nodes.current_types(work.session, flexible) if flexible else {}
+    updates = software.latest_of_groups(work.session, groups)
+    at_goal = nodes.at_wanted_image(work.session, cluster.id) if cluster.state is ClusterState.SYSTEM_UPDATING else {}
+    views = (
+        GroupView(group, current.get(group.id, 0), types.get(group.id, {}), updates.get(group.id), at_goal.get(group.id, 0))
+        for group in groups
+    )
+    return ClusterView(cluster, tuple(views), images.releases(work.session))
 
 
 def update(work: Work, change: ClusterChange) -> str:
@@ -101,10 +132,9 @@ def update(work: Work, change: ClusterChange) -> str:
     _check_settings(cluster, change.settings)
     present = {group.name: group for group in queries.groups(work.session, cluster.id)}
     _check_deletions(change, present)
-    merged = tuple(_merged(spec, present.get(spec.name)) for spec in change.groups)
-    _check_groups(merged, is_continuous=cluster.is_continuous)
-    groups = tuple(spec for spec in merged if not _is_same(spec, present.get(spec.name)))
-    changed = {name: value for name, value in change.settings.items() if cluster.settings.get(name) != value}
+    settings = _merged_settings(cluster, change.settings)
+    groups = _merged_groups(work, cluster, settings, change, present)
+    changed = {name: value for name, value in settings.items() if cluster.settings.get(name) != value}
     if groups or change.to_delete or changed:
         if not present and not groups:
             raise Invalid(
@@ -136,21 +166,59 @@ def delete(work: Work, name_or_arn: str) -> str:
     return cluster.arn
 
 
-def listed(work: Work, listing: ClusterListing) -> Page[Cluster]:
-    return queries.listed(work.session, listing.wanted, listing.cut, by_name=listing.by_name)
+def listed(work: Work, listing: ClusterListing) -> Page[ClusterRow]:
+    found = queries.listed(work.session, listing.wanted, listing.cut, by_name=listing.by_name)
+    known = images.releases(work.session)
+    running = queries.images_of(work.session, [cluster.id for cluster in found.rows])
+    rows = (ClusterRow(cluster, known.worst(running.get(cluster.id, ()))) for cluster in found.rows)
+    return Page(tuple(rows), found.cursor)
 
 
-def _merged(spec: GroupSpec, present: InstanceGroup | None) -> GroupSpec:
+def _merged_groups(
+    work: Work, cluster: Cluster, settings: Mapping[str, Any], change: ClusterChange, present: Mapping[str, InstanceGroup]
+) -> tuple[GroupSpec, ...]:
+    """The specifications of those listed groups that change something. Raises Immutable, InTransition, Invalid, Unsupported."""
+    refuse_repeated("InstanceGroups", (group.name for group in change.groups))
+    merged = tuple(_merged(work, spec, present.get(spec.name)) for spec in change.groups)
+    named = {spec.name for spec in merged} | set(change.to_delete)
+    others = [_as_it_is(group) for name, group in present.items() if name not in named and group.state is not GroupState.DELETING]
+    wish = Specification(cluster.is_continuous, {**cluster.settings, **settings}, merged, others)
+    check_specification(wish, now=work.now)
+    merged = with_images(work, merged, present, is_continuous=cluster.is_continuous)
+    return tuple(spec for spec in merged if not _is_same(spec, present.get(spec.name)))
+
+
+def _merged(work: Work, spec: GroupSpec, present: InstanceGroup | None) -> GroupSpec:
     """The specification that a listed group is to have: members that were left out stay as they were."""
     if present is None:
         return spec
     if present.state is GroupState.DELETING:
         raise InTransition(kind="Instance group", name=spec.name, state=present.state, verb="a new group of this name")
-    for member in FIXED:
-        if present.spec.get(member) != spec.spec.get(member):
-            raise Immutable(member=member, where="an InstanceGroup")
+    if present.is_restricted is not spec.is_restricted:
+        kind = "RestrictedInstanceGroups" if present.is_restricted else "InstanceGroups"
+        raise Invalid(message=f"Instance group '{spec.name}' is one of {kind}: it cannot become another kind.")
+    changed = [member for member in FIXED if present.spec.get(member) != spec.spec.get(member)]
+    if changed:
+        raise Immutable(member=", ".join(changed), where="an InstanceGroup")
+    missing = nodes.live_types(work.session, present.id) - set(spec.types) if present.is_flexible else set()
+    if missing:
+        raise Invalid(
+            message=f"InstanceRequirements.InstanceTypes of instance group '{spec.name}' must keep {', '.join(sorted(missing))}: "
+            "the group has nodes of it."
+        )
     minimum = spec.min_count if "MinInstanceCount" in spec.spec else present.min_count
     return replace(spec, min_count=minimum, spec={**present.spec, **spec.spec})
+
+
+def _as_it_is(group: InstanceGroup) -> GroupSpec:
+    return GroupSpec(
+        name=group.name,
+        instance_type=group.instance_type,
+        count=group.target_count,
+        min_count=group.min_count,
+        spec=group.spec,
+        is_restricted=group.is_restricted,
+    )
 
 
 def _is_same(spec: GroupSpec, present: InstanceGroup | None) -> bool:
@@ -160,32 +228,8 @@ def _is_same(spec: GroupSpec, present: InstanceGroup | None) -> bool:
     return (spec.count, spec.min_count, spec.spec) == (present.target_count, present.min_count, present.spec)
 
 
-def _check_groups(groups: tuple[GroupSpec, ...], *, is_continuous: bool) -> None:
-    _refuse_repeated("InstanceGroups", (group.name for group in groups))
-    for group in groups:
-        if "MinInstanceCount" in group.spec and not is_continuous:
-            raise Invalid(
-                message=f"MinInstanceCount of instance group '{group.name}' needs a cluster whose NodeProvisioningMode is Continuous."
-            )
-        if group.min_count > group.count:
-            raise Invalid(
-                message=f"MinInstanceCount of instance group '{group.name}' is {group.min_count}; it must not exceed its InstanceCount, {group.count}."
-            )
-        _check_type(group)
-
-
-def _check_type(group: GroupSpec) -> None:
-    try:
-        instance_type(group.instance_type)
-    except NotFound as error:
-        raise Unsupported(
-            member=f"InstanceType {group.instance_type} of instance group '{group.name}'",
-            remedy="Choose a type that the catalogue of instance types lists.",
-        ) from error
-
-
 def _check_deletions(change: ClusterChange, present: Mapping[str, InstanceGroup]) -> None:
-    _refuse_repeated("InstanceGroupsToDelete", change.to_delete)
+    refuse_repeated("InstanceGroupsToDelete", change.to_delete)
     listed_names = {group.name for group in change.groups}
     for name in change.to_delete:
         if name in listed_names:
@@ -198,26 +242,29 @@ def _check_deletions(change: ClusterChange, present: Mapping[str, InstanceGroup]
 
 
 def _check_settings(cluster: Cluster, wanted: Mapping[str, Any]) -> None:
-    eks_before = cluster.settings.get("Orchestrator", {}).get("Eks")
-    if "Orchestrator" in wanted and wanted["Orchestrator"].get("Eks") != eks_before:
+    orchestrator = wanted.get("Orchestrator")
+    before = cluster.settings.get("Orchestrator", {}).get("Eks")
+    if orchestrator is not None and len(orchestrator) == 1 and orchestrator.get("Eks") != before:
         raise Immutable(member="Orchestrator.Eks", where="a cluster")
     if "NodeProvisioningMode" in wanted and wanted["NodeProvisioningMode"] != cluster.settings.get("NodeProvisioningMode"):
         raise Immutable(member="NodeProvisioningMode", where="a cluster")
+    scaling = wanted.get("AutoScaling", cluster.settings.get("AutoScaling", {}))
+    role = wanted.get("ClusterRole", cluster.settings.get("ClusterRole"))
+    is_scaled = cluster.settings.get("AutoScaling", {}).get("Mode") == "Enable" == scaling.get("Mode")
+    if is_scaled and role != cluster.settings.get("ClusterRole"):
+        raise Invalid(message="ClusterRole cannot change while AutoScaling is enabled. Send AutoScaling with Mode Disable first.")
 
 
-def _check_orchestrator(work: Work, settings: Mapping[str, Any]) -> None:
+def _merged_settings(cluster: Cluster, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """What is sent replaces what was; below Slurm, member by member."""
+    orchestrator = wanted.get("Orchestrator", {})
+    if set(orchestrator) != {"Slurm"}:
+        return dict(wanted)
+    before = cluster.settings.get("Orchestrator", {}).get("Slurm", {})
+    return {**wanted, "Orchestrator": {"Slurm": {**before, **orchestrator["Slurm"]}}}
+
+
+def _check_eks_is_free(work: Work, settings: Mapping[str, Any]) -> None:
     eks = settings.get("Orchestrator", {}).get("Eks")
-    if eks is None:
-        return
-    if "VpcConfig" not in settings:
-        raise Invalid(message="VpcConfig is required for a cluster whose Orchestrator is Eks.")
-    if queries.on_eks(work.session, eks["ClusterArn"]) is not None:
+    if eks is not None and queries.on_eks(work.session, eks["ClusterArn"]) is not None:
         raise Invalid(message=f"Specified cluster external resource id {eks['ClusterArn']} already in use")
-
-
-def _refuse_repeated(member: str, names: Iterable[str]) -> None:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise Invalid(message=f"{member} names '{name}' twice; instance groups are identified by their names.")
-        seen.add(name)

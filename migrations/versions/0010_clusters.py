@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sqlalchemy as sa
+from alembic import op
+
 revision = "0010"
 down_revision = "0009"
 branch_labels = None
@@ -9,8 +12,11 @@ depends_on = None
 
 
 def upgrade() -> None:
-    pass
+    op.add_column("instance_group", sa.Column("minimum_since", sa.DateTime(timezone=True), nullable=True))
+    op.add_column("instance_group", sa.Column("is_restricted", sa.Boolean(), nullable=False, server_default=sa.false()))
+    op.alter_column("instance_group", "is_restricted", server_default=None)
 
 
 def downgrade() -> None:
-    pass
+    op.drop_column("instance_group", "is_restricted")
+    op.drop_column("instance_group", "minimum_since")

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from models import events
 from models.cluster import queries
 from models.cluster.states import CLUSTER, GROUP, ClusterState, GroupState
-from models.cluster.table import Cluster, InstanceGroup, Tag
+from models.cluster.table import Cluster, InstanceGroup, Tag, types_of
 from models.errors import AlreadyExists, NotFound
 from models.events import About, Level
 from models.ids import cluster_arn, new_cluster_id, new_group_id
@@ -30,7 +30,10 @@ from models.session import breaks
 
 @dataclass(frozen=True)
 class GroupSpec:
-    """An instance group as it is wished for. ``spec`` is the caller's specification by wire name, verbatim; ``image`` the release of a new group's nodes."""
+    """An instance group as it is wished for. ``spec`` is the caller's specification by wire name, verbatim; ``image`` the release of a new group's nodes.
+
+    ``instance_type`` is the preferred one of a flexible group.
+    """
 
     name: str
     instance_type: str
@@ -38,6 +41,11 @@ class GroupSpec:
     min_count: int
     spec: dict[str, Any]
     image: str | None = None
+    is_restricted: bool = False
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        return types_of(self.spec) or (self.instance_type,)
 
 
 @dataclass(frozen=True)
@@ -151,18 +159,7 @@ def settle_group(session: Session, cluster: Cluster, group: InstanceGroup, new: 
     advance(GROUP, group, new, now=now)
     _keep(cluster, group)
     level = {GroupState.FAILED: Level.ERROR, GroupState.DEGRADED: Level.WARN}.get(new, Level.INFO)
-    events.record(
-        session,
-        f"group {new}",
-        why,
-        about=About.GROUP,
-        level=level,
-        cluster_id=cluster.id,
-        group_name=group.name,
-        operation_id=operations.current(session, cluster.id),
-        details={"target": group.target_count, "minimum": group.min_count},
-        now=now,
-    )
+    _record_group(session, cluster, group, f"group {new}", why, now, level=level)
 
 
 def settle_rollback(group: InstanceGroup, *, now: datetime) -> None:
@@ -176,6 +173,15 @@ def settle_rollback(group: InstanceGroup, *, now: datetime) -> None:
     group.target_count = group.settled["target_count"]
     group.min_count = group.settled["min_count"]
     group.spec = group.settled["spec"]
+
+
+def settle_minimum_missed(session: Session, cluster: Cluster, group: InstanceGroup, *, why: str, now: datetime) -> None:
+    """The group goes back to the counts with which it was last in service, to none if it never was, and serves with what it has."""
+    before = group.settled or {"target_count": 0, "min_count": 0}
+    group.target_count = before["target_count"]
+    group.min_count = before["min_count"]
+    _record_group(session, cluster, group, "minimum missed", why, now, level=Level.ERROR)
+    settle_group(session, cluster, group, GroupState.IN_SERVICE, why=f"The group is back at {group.target_count} nodes.", now=now)
 
 
 def settle_operations(session: Session, cluster: Cluster, *, now: datetime) -> None:
@@ -209,6 +215,8 @@ def _add_group(session: Session, cluster: Cluster, spec: GroupSpec, position: in
             instance_type=spec.instance_type,
             target_count=spec.count,
             min_count=spec.min_count,
+            minimum_since=now if spec.min_count else None,
+            is_restricted=spec.is_restricted,
             spec=spec.spec,
             image=spec.image,
             image_wanted=spec.image,
@@ -233,7 +241,7 @@ def _change_groups(
     for spec in groups:
         if spec.name in present:
             before = _before(present[spec.name], current)
-            changes[spec.name] = _change_group(present[spec.name], spec, now) | before
+            changes[spec.name] = _change_group(cluster, present[spec.name], spec, now) | before
         else:
             _add_group(session, cluster, spec, position + len(changes), now)
             changes[spec.name] = _counts(0, spec.count, spec.min_count)
@@ -246,9 +254,13 @@ def _change_groups(
     return changes
 
 
-def _change_group(group: InstanceGroup, spec: GroupSpec, now: datetime) -> dict[str, Any]:
+def _change_group(cluster: Cluster, group: InstanceGroup, spec: GroupSpec, now: datetime) -> dict[str, Any]:
     before = _counts(group.target_count, spec.count, spec.min_count)
     is_resized = (group.target_count, group.min_count) != (spec.count, spec.min_count)
+    if cluster.state is ClusterState.IN_SERVICE and group.state in (GroupState.IN_SERVICE, GroupState.DEGRADED):
+        group.settled = queries.specification(group)  # it serves as it is until now, whatever has changed its counts
+    if spec.min_count != group.min_count or group.state not in (GroupState.CREATING, GroupState.UPDATING):
+        group.minimum_since = now
     group.target_count = spec.count
     group.min_count = spec.min_count
     group.instance_type = spec.instance_type
@@ -285,5 +297,23 @@ def _record(session: Session, cluster: Cluster, name: str, text: str, now: datet
         cluster_id=cluster.id,
         operation_id=operations.current(session, cluster.id),
         details=details,
+        now=now,
+    )
+
+
+def _record_group(
+    session: Session, cluster: Cluster, group: InstanceGroup, name: str, text: str, now: datetime, *, level: Level
+) -> None:
+    failure = {"failure": text} if level is Level.ERROR else {}
+    events.record(
+        session,
+        name,
+        text,
+        about=About.GROUP,
+        level=level,
+        cluster_id=cluster.id,
+        group_name=group.name,
+        operation_id=operations.current(session, cluster.id),
+        details={"target": group.target_count, "minimum": group.min_count} | failure,
         now=now,
     )

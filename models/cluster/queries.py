@@ -51,6 +51,19 @@ def groups(session: Session, cluster_id: str) -> list[InstanceGroup]:
     return list(session.scalars(wanted.order_by(InstanceGroup.position)))
 
 
+def images_of(session: Session, cluster_ids: Sequence[str]) -> dict[str, set[str | None]]:
+    """The releases that the groups of these clusters run, by the cluster's id."""
+    if not cluster_ids:
+        return {}
+    wanted = select(InstanceGroup.cluster_id, InstanceGroup.image).where(
+        InstanceGroup.cluster_id.in_(cluster_ids), InstanceGroup.state != GroupState.GONE
+    )
+    found: dict[str, set[str | None]] = {}
+    for row in session.execute(wanted.distinct()):
+        found.setdefault(row.cluster_id, set()).add(row.image)
+    return found
+
+
 def group(session: Session, group_id: str) -> InstanceGroup:
     """Raises NotFound."""
     row = session.get(InstanceGroup, group_id)

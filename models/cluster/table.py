@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, ClassVar
 
@@ -38,7 +39,8 @@ class InstanceGroup(Timed, Base):
     """``spec`` is the caller's specification by wire name, verbatim; the counts in it are superseded by the columns.
 
     ``image`` is the release that its nodes run, ``image_wanted`` the one that they are to run, and that new ones start from; they differ while an
-    update of the software is under way. ``patching`` is what the schedule of its updates has come to.
+    update of the software is under way. ``update_id`` is its newest one. ``patching`` is what the schedule of its updates has come to.
+    ``minimum_since`` is when the wish for its minimum was last spoken: a group that does not have it in time goes back.
     ``settled`` is the specification at which group and cluster were last in service: what a rollback returns to, None before the first time.
     """
 
@@ -55,12 +57,32 @@ class InstanceGroup(Timed, Base):
     instance_type: Mapped[str]
     target_count: Mapped[int] = mapped_column(Integer)
     min_count: Mapped[int] = mapped_column(Integer, default=0)
+    minimum_since: Mapped[datetime | None]
+    is_restricted: Mapped[bool] = mapped_column(default=False)
     spec: Mapped[dict[str, Any]]
     image: Mapped[str | None]
     image_wanted: Mapped[str | None]
+    update_id: Mapped[str | None]
     patching: Mapped[dict[str, Any]] = mapped_column(default=dict)
     settled: Mapped[dict[str, Any] | None]
     created_at: Mapped[datetime]
+
+    @property
+    def is_flexible(self) -> bool:
+        return "InstanceRequirements" in self.spec
+
+    @property
+    def instance_types(self) -> tuple[str, ...]:
+        """Of what types its nodes may be, the preferred ones first."""
+        return types_of(self.spec) or (self.instance_type,)
+
+
+def types_of(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """The instance types of a group's specification, the preferred ones first."""
+    requirements = spec.get("InstanceRequirements")
+    if requirements is not None:
+        return tuple(requirements["InstanceTypes"])
+    return (spec["InstanceType"],) if "InstanceType" in spec else ()
 
 
 class Tag(Base):

@@ -10,6 +10,7 @@ from sqlalchemy import collate, func, or_, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session
 
+from models.cluster.table import InstanceGroup
 from models.errors import NotFound, Unauthenticated
 from models.ids import digest
 from models.node.states import COUNTED, NodeState
@@ -131,6 +132,16 @@ def of_place(session: Session, cluster_id: str, *, instance_id: str | None = Non
     if row is None:
         raise NotFound(kind="Node", name=instance_id or logical_id)
     return row
+
+
+def at_wanted_image(session: Session, cluster_id: str) -> dict[str, int]:
+    """How many nodes of each group serve on the release that the group wants, by the group's id; groups without any are left out."""
+    nodes = func.count().label("nodes")
+    counted = select(Node.group_id, nodes).join(InstanceGroup, InstanceGroup.id == Node.group_id)
+    counted = counted.where(
+        Node.cluster_id == cluster_id, Node.state.in_(COUNTED), Node.image.is_not_distinct_from(InstanceGroup.image_wanted)
+    )
+    return {row.group_id: row.nodes for row in session.execute(counted.group_by(Node.group_id))}
 
 
 def current_counts(session: Session, cluster_id: str) -> dict[str, int]:

@@ -5,52 +5,46 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from api.aws.translate import refuse
-from api.aws.translate.states import CLUSTER_STATUS, GROUP_STATUS, SCALING
+from api.aws.translate.groups import read_groups, write_group
+from api.aws.translate.states import CLUSTER_STATUS
 from api.aws.translate.tags import read_tags
 from api.aws.translate.times import read_after, read_before
-from api.operations.clusters import ClusterChange, ClusterListing, ClusterView, GroupView
-from models.cluster.changes import ClusterSpec, GroupSpec
+from api.operations.clusters import ClusterChange, ClusterListing, ClusterRow, ClusterView
+from models.cluster.changes import ClusterSpec
 from models.cluster.queries import ClusterFilter
+from models.cluster.states import ClusterState
 from models.cluster.table import Cluster
 from models.paging import Cut
 
-SETTINGS = ("VpcConfig", "Orchestrator", "NodeRecovery", "NodeProvisioningMode", "ClusterRole", "TieredStorageConfig")
-"""Members of the cluster as a whole; what was sent is what DescribeCluster shows."""
-AS_SENT = (
-    "InstanceGroupName",
-    "InstanceType",
-    "LifeCycleConfig",
-    "ExecutionRole",
-    "ThreadsPerCore",
-    "InstanceStorageConfigs",
-    "OverrideVpcConfig",
-    "SlurmConfig",
-    "CapacityRequirements",
-    "NetworkInterface",
+SETTINGS = (
+    "VpcConfig",
+    "Orchestrator",
+    "NodeRecovery",
+    "NodeProvisioningMode",
+    "ClusterRole",
+    "TieredStorageConfig",
+    "AutoScaling",
+    "RestrictedInstanceGroupsConfig",
 )
-"""Members of a group that its details show under the name and in the shape in which its specification has them."""
+"""Members of the cluster as a whole; what was sent is what DescribeCluster shows."""
 DEFAULT_PAGE = 100
 
 
 def read_create(members: Mapping[str, Any]) -> ClusterSpec:
-    """Raises Unsupported or Invalid for what cannot be honoured."""
-    refuse.check_cluster(members)
+    """Raises Invalid for a tag that is given twice."""
     return ClusterSpec(
         name=members["ClusterName"],
         is_continuous=members.get("NodeProvisioningMode") == "Continuous",
         settings=_settings(members),
-        groups=_groups(members),
+        groups=read_groups(members),
         tags=read_tags(members.get("Tags", ())),
     )
 
 
 def read_update(members: Mapping[str, Any]) -> ClusterChange:
-    """Raises Unsupported or Invalid for what cannot be honoured."""
-    refuse.check_cluster(members)
     return ClusterChange(
         cluster=members["ClusterName"],
-        groups=_groups(members),
+        groups=read_groups(members),
         to_delete=tuple(members.get("InstanceGroupsToDelete", ())),
         settings=_settings(members),
     )
@@ -86,67 +80,57 @@ def write_arn(arn: str) -> dict[str, Any]:
 
 
 def write_description(view: ClusterView) -> dict[str, Any]:
+    """``InstanceGroups`` is there even if all groups are restricted ones: the model requires it."""
     cluster = view.cluster
+    plain = [group for group in view.groups if not group.group.is_restricted]
+    restricted = [group for group in view.groups if group.group.is_restricted]
     return {
         "ClusterArn": cluster.arn,
         "ClusterName": cluster.name,
         "ClusterStatus": CLUSTER_STATUS[cluster.state],
         "CreationTime": cluster.created_at,
         "FailureMessage": cluster.failure_message,
-        "InstanceGroups": [_write_group(group, is_continuous=cluster.is_continuous) for group in view.groups],
+        "InstanceGroups": [write_group(group, view.releases, is_continuous=cluster.is_continuous) for group in plain],
+        "RestrictedInstanceGroups": [write_group(group, view.releases, is_continuous=cluster.is_continuous) for group in restricted]
+        or None,
         **cluster.settings,
+        "AutoScaling": _write_scaling(cluster),
+        "RestrictedInstanceGroupsConfig": _write_shared(cluster),
     }
 
 
-def write_listing(clusters: Sequence[Cluster]) -> dict[str, Any]:
+def write_listing(views: Sequence[ClusterRow]) -> dict[str, Any]:
     return {
         "ClusterSummaries": [
             {
-                "ClusterArn": cluster.arn,
-                "ClusterName": cluster.name,
-                "CreationTime": cluster.created_at,
-                "ClusterStatus": CLUSTER_STATUS[cluster.state],
+                "ClusterArn": view.cluster.arn,
+                "ClusterName": view.cluster.name,
+                "CreationTime": view.cluster.created_at,
+                "ClusterStatus": CLUSTER_STATUS[view.cluster.state],
+                "ImageVersionStatus": view.freshness,
             }
-            for cluster in clusters
+            for view in views
         ]
     }
-
-
-def write_kubernetes(config: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Labels and taints, as they are and as they are wished for: nothing delays them here, so both are the same."""
-    if config is None:
-        return None
-    return {f"{when}{member}": value for member, value in config.items() for when in ("Current", "Desired")}
 
 
 def _settings(members: Mapping[str, Any]) -> dict[str, Any]:
     return {name: members[name] for name in SETTINGS if name in members}
 
 
-def _groups(members: Mapping[str, Any]) -> tuple[GroupSpec, ...]:
-    return tuple(
-        GroupSpec(
-            name=group["InstanceGroupName"],
-            instance_type=group["InstanceType"],
-            count=group["InstanceCount"],
-            min_count=group.get("MinInstanceCount", 0),
-            spec=group,
-        )
-        for group in members.get("InstanceGroups", ())
-    )
+def _write_scaling(cluster: Cluster) -> dict[str, Any] | None:
+    """The status is the setting's: whoever scales with it finds it in service as soon as the cluster takes nodes."""
+    config = cluster.settings.get("AutoScaling")
+    if config is None:
+        return None
+    status = {ClusterState.CREATING: "Creating", ClusterState.DELETING: "Deleting", ClusterState.FAILED: "Failed"}
+    return {**config, "Status": status.get(cluster.state, "InService")}
 
 
-def _write_group(view: GroupView, *, is_continuous: bool) -> dict[str, Any]:
-    group, spec = view.group, view.group.spec
-    is_scaling = is_continuous and group.state in SCALING
-    return {
-        **{name: spec[name] for name in AS_SENT if name in spec},
-        "CurrentCount": view.current_count,
-        "TargetCount": group.target_count,
-        "MinCount": group.min_count if "MinInstanceCount" in spec else None,
-        "Status": GROUP_STATUS[group.state],
-        "KubernetesConfig": write_kubernetes(spec.get("KubernetesConfig")),
-        "CurrentImageId": spec.get("ImageId"),
-        "DesiredImageId": spec.get("ImageId"),
-        "ActiveOperations": {"Scaling": 1} if is_scaling else None,
-    }
+def _write_shared(cluster: Cluster) -> dict[str, Any] | None:
+    """As it is and as it is wished for: no file system is made that could lag behind the wish."""
+    config = cluster.settings.get("RestrictedInstanceGroupsConfig")
+    if config is None:
+        return None
+    shared = config["SharedEnvironmentConfig"]
+    return {"SharedEnvironmentConfig": {f"{when}{name}": shared[name] for name in shared for when in ("Current", "Desired")}}

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from api.aws.translate.clusters import read_cut, write_kubernetes
+from api.aws.translate.clusters import read_cut
+from api.aws.translate.groups import write_kubernetes
+from api.aws.translate.software import write_node_software
 from api.aws.translate.states import NODE_STATUS
 from api.aws.translate.times import read_after, read_before
-from api.operations.nodes import NodeChoice, NodeListing, NodeView
+from api.operations.nodes import NodeChoice, NodeListing, NodeRow, NodeView
 from models.errors import Invalid
 from models.node.queries import NodeFilter
 from models.node.table import Node
@@ -39,19 +41,22 @@ def read_listing(members: Mapping[str, Any], cursor: str | None) -> NodeListing:
     )
 
 
-def write_listing(nodes: Sequence[Node], members: Mapping[str, Any]) -> dict[str, Any]:
+def write_listing(rows: Sequence[NodeRow], members: Mapping[str, Any]) -> dict[str, Any]:
     with_logical_ids = members.get("IncludeNodeLogicalIds", False)
     return {
         "ClusterNodeSummaries": [
             {
-                "InstanceGroupName": node.group_name,
-                "InstanceId": node.instance_id or "",
-                "NodeLogicalId": node.logical_id if with_logical_ids else None,
-                "InstanceType": node.instance_type,
-                "LaunchTime": node.launched_at or node.created_at,
-                "InstanceStatus": _write_status(node),
+                "InstanceGroupName": row.node.group_name,
+                "InstanceId": row.node.instance_id or "",
+                "NodeLogicalId": row.node.logical_id if with_logical_ids else None,
+                "InstanceType": row.node.instance_type,
+                "LaunchTime": row.node.launched_at or row.node.created_at,
+                "LastSoftwareUpdateTime": row.node.software_at,
+                "InstanceStatus": _write_status(row.node),
+                "CurrentImageReleaseVersion": row.node.image,
+                "ImageVersionStatus": row.freshness,
             }
-            for node in nodes
+            for row in rows
         ]
     }
 
@@ -70,8 +75,7 @@ def write_details(view: NodeView) -> dict[str, Any]:
             "PrivatePrimaryIp": node.address,
             "KubernetesConfig": write_kubernetes(spec.get("KubernetesConfig")),
             "CapacityType": next(iter(spec.get("CapacityRequirements", ())), None),
-            "CurrentImageId": spec.get("ImageId"),
-            "DesiredImageId": spec.get("ImageId"),
+            **write_node_software(node, view.group.image_wanted, view.releases),
         }
     }
 
