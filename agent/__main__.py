@@ -11,6 +11,7 @@ import sys
 import uuid
 
 from agent.client import ControlPlane
+from agent.faults import Faults
 from agent.identity import Identity
 from agent.lifecycle import Lifecycle
 from agent.logs import Logs
@@ -41,18 +42,19 @@ async def _run(settings: Settings) -> bool:
     loop = asyncio.get_running_loop()
     outbox = Outbox()
     identity = Identity.load(settings.state_dir, new_boot=uuid.uuid4().hex)
+    supervisor = Supervisor(
+        node_id=settings.instance_id,
+        address=settings.address,
+        state_dir=settings.state_dir,
+        report=outbox.put,
+        environment=dict(os.environ),
+    )
     agent = Agent(
         Parts(
             settings=settings,
             version=VERSION,
             identity=identity,
-            supervisor=Supervisor(
-                node_id=settings.instance_id,
-                address=settings.address,
-                state_dir=settings.state_dir,
-                report=outbox.put,
-                environment=dict(os.environ),
-            ),
+            supervisor=supervisor,
             control=ControlPlane(settings.api_url),
             outbox=outbox,
             pauses=Pauses(random.Random()),  # noqa: S311  (jitter)
@@ -63,6 +65,13 @@ async def _run(settings: Settings) -> bool:
                 clock=loop.time,
             ),
             logs=Logs(settings.state_dir, outbox.put),
+            faults=Faults(
+                node_id=settings.instance_id,
+                state_dir=settings.state_dir,
+                find=supervisor.record,
+                report=outbox.put,
+                told=outbox.emptied,
+            ),
         )
     )
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from agent.outbox import Numbered
-from everstep.protocol import Beat, Directive, Registration, Welcome
+from everstep.protocol import Beat, Directive, Fault, Registration, Welcome
 
 log = logging.getLogger(__name__)
 
@@ -65,8 +65,8 @@ class ControlPlane:
         told = [{"sequence": item.sequence, "report": item.report.to_wire()} for item in batch]
         await self._post("/reports", {"boot": boot, "reports": told})
 
-    async def directives(self) -> AsyncIterator[Directive | None]:
-        """Directives as they come; None is an empty line. Raises Unreachable when the stream ends."""
+    async def directives(self) -> AsyncIterator[Directive | Fault | None]:
+        """Directives and faults as they come; None is an empty line. Raises Unreachable when the stream ends."""
         try:
             async with self._http.stream("GET", "/directives", headers=self._headers(), timeout=_STREAM_PATIENCE) as answer:
                 if answer.status_code != HTTPStatus.OK:
@@ -74,7 +74,7 @@ class ControlPlane:
                     _raise_for(answer)
                 async for line in answer.aiter_lines():
                     try:
-                        directive = Directive.from_wire(json.loads(line)) if line.strip() else None
+                        directive = _line(json.loads(line)) if line.strip() else None
                     except (ValueError, TypeError, AttributeError):
                         # Of a newer control plane, perhaps: what it tells of other jobs must still be obeyed.
                         # Not its text: that holds the job's variables and its rendezvous token.
@@ -99,6 +99,10 @@ class ControlPlane:
 
     def _headers(self) -> dict[str, str]:
         return {"content-type": "application/json"} | ({"authorization": f"Bearer {self.token}"} if self.token else {})
+
+
+def _line(wire: dict[str, Any]) -> Directive | Fault:
+    return Fault.from_wire(wire["fault"]) if "fault" in wire else Directive.from_wire(wire)
 
 
 def _raise_for(answer: httpx.Response) -> None:

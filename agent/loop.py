@@ -15,13 +15,14 @@ from typing import Any, Protocol
 
 from agent.assignments import Assignments
 from agent.client import ControlPlane, NodeGone, NotKnown, Rejected, Unreachable
+from agent.faults import Faults
 from agent.identity import Identity
 from agent.lifecycle import Course, Lifecycle
 from agent.logs import Logs
 from agent.outbox import Outbox
 from agent.pauses import Pauses
 from agent.settings import Settings
-from everstep.protocol import Assignment, Beat, LifecycleReport, ProcessReport, ProcessStatus, Registration, Welcome
+from everstep.protocol import Assignment, Beat, Fault, LifecycleReport, ProcessReport, ProcessStatus, Registration, Welcome
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +59,7 @@ class Parts:
     pauses: Pauses
     lifecycle: Lifecycle
     logs: Logs
+    faults: Faults
 
 
 class Agent:
@@ -195,7 +197,9 @@ class Agent:
                 async for directive in self._parts.control.directives():
                     tries = 0
                     self._parts.pauses.heard()
-                    if directive is not None:
+                    if isinstance(directive, Fault):
+                        self._spawn(self._parts.faults.hear(directive))
+                    elif directive is not None:
                         self._assignments.offer(directive)
                         if listed is not None:
                             listed.add(directive.assignment.job)

@@ -40,6 +40,8 @@ class Outbox:
         self._sequence = 0
         self._any = asyncio.Event()
         self._urgent = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._under_way)
@@ -55,6 +57,7 @@ class Outbox:
             if key:
                 self._gathered[key] = self._keys
         self._any.set()
+        self._empty.clear()
         if not isinstance(report, ProgressReport | LogReport):
             self._urgent.set()
 
@@ -67,6 +70,10 @@ class Outbox:
         except TimeoutError:
             pass
 
+    async def emptied(self) -> None:
+        """Until everything has been confirmed, or given up."""
+        await self._empty.wait()
+
     def batch(self) -> list[Numbered]:
         """What to send next, oldest first: the batch under way, or a new one. Empty: nothing is left."""
         if not self._under_way:
@@ -78,10 +85,13 @@ class Outbox:
     def confirm(self) -> None:
         """The batch under way has been stored."""
         self._under_way = []
+        self._note_emptiness()
 
     def drop(self, index: int) -> Report:
         """Gives up one report of the batch under way, which the control plane will never take."""
-        return self._under_way.pop(index).report
+        report = self._under_way.pop(index).report
+        self._note_emptiness()
+        return report
 
     def split(self) -> bool:
         """Puts all but the first report of the batch back; False if there is only one. Numbers are kept in order: nothing else was sent."""
@@ -96,6 +106,10 @@ class Outbox:
             front[self._keys] = item.report
         self._waiting = front | self._waiting
         return True
+
+    def _note_emptiness(self) -> None:
+        if not len(self):
+            self._empty.set()
 
     def _fill(self) -> None:
         self._urgent.clear()

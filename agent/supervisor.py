@@ -102,6 +102,11 @@ class Supervisor:
         """Everything that is known of the node's processes, ended ones included until their job no longer lists them."""
         return tuple(self._process_report(name) for name, running in self._processes.items() if running.record is not None)
 
+    def record(self, process: str) -> Record | None:
+        """What is known of a process of this node; None for one that is not here, or is only being started."""
+        running = self._processes.get(process)
+        return running.record if running else None
+
     async def apply(self, assignment: Assignment) -> None:
         """Starts what is missing, hands the generation on, ends what is not listed. Returns before any of it is done."""
         before = self._assignments.get(assignment.job)

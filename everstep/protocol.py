@@ -15,11 +15,11 @@ Standard library only: this module travels into users' training environments.
 
 from __future__ import annotations
 
-import types
-import typing
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any
+
+from everstep.wire import Wire
 
 PROTOCOL_VERSION = 1
 VERSION = "0.1.0"
@@ -27,30 +27,6 @@ VERSION = "0.1.0"
 NODE_ID_VARIABLE = "EVERSTEP_NODE_ID"
 FAULTS_VARIABLE = "EVERSTEP_FAULTS"
 """A file of faults to inject (``everstep.testing.faults``): the one variable of ours that a job file may set."""
-
-
-class Wire:
-    """A frozen dataclass that is written as a JSON object; members at ``None`` are left out."""
-
-    def to_wire(self) -> dict[str, Any]:
-        return typing.cast("dict[str, Any]", _without_none(asdict(self)))  # type: ignore[call-overload]
-
-    @classmethod
-    def from_wire(cls, wire: dict[str, Any]) -> Self:
-        """Reads a JSON object. Unknown members are ignored, so that either side may be newer.
-
-        Raises:
-            ValueError: a required member is missing; the message names it.
-        """
-        hints = typing.get_type_hints(cls)
-        values: dict[str, Any] = {}
-        for spec in fields(cls):  # type: ignore[arg-type]
-            if spec.name in wire:
-                values[spec.name] = _read(hints[spec.name], wire[spec.name])
-            elif spec.default is MISSING and spec.default_factory is MISSING:
-                message = f"{cls.__name__}: member {spec.name!r} is missing"
-                raise ValueError(message)
-        return cls(**values)
 
 
 # ------------------------------------------------------------------ what a node should run
@@ -128,6 +104,20 @@ class Directive(Wire):
 
     id: int
     assignment: Assignment
+
+
+@dataclass(frozen=True)
+class Fault(Wire):
+    """Something to break on purpose: a line ``{"fault": …}`` of the directive stream, told again until the agent has said what came of it.
+
+    ``kind`` is ``kill-rank``, ``hang-rank`` (for ``seconds``, or until it is over) or ``kill-node``; ``is_over`` ends it, or takes it back.
+    """
+
+    id: str
+    kind: str
+    process: str | None = None
+    seconds: float | None = None
+    is_over: bool = False
 
 
 # ------------------------------------------------------------------ agent → control plane
@@ -253,6 +243,27 @@ class LifecycleReport(Wire):
     kind: str = "lifecycle"
 
 
+class FaultOutcome(StrEnum):
+    STRUCK = "struck"
+    """Done, and over."""
+    HOLDING = "holding"
+    """Done, and it lasts."""
+    ENDED = "ended"
+    """It lasts no longer, or was taken back before it struck."""
+    MISSED = "missed"
+    """There was nothing left to strike, or the agent does not know this kind."""
+
+
+@dataclass(frozen=True)
+class FaultReport(Wire):
+    """What came of a fault; ``note`` says how, in words."""
+
+    fault: str
+    outcome: FaultOutcome
+    note: str | None = None
+    kind: str = "fault"
+
+
 @dataclass(frozen=True)
 class LogReport(Wire):
     """What a process has written since the last such report: whole lines. ``skipped`` bytes before them were too many to tell."""
@@ -265,7 +276,15 @@ class LogReport(Wire):
 
 
 Report = (
-    ProcessReport | BrokenReport | ReformedReport | ProgressReport | FinishedReport | FailedReport | LifecycleReport | LogReport
+    ProcessReport
+    | BrokenReport
+    | ReformedReport
+    | ProgressReport
+    | FinishedReport
+    | FailedReport
+    | LifecycleReport
+    | LogReport
+    | FaultReport
 )
 REPORTS: dict[str, type[Report]] = {
     cls.kind: cls
@@ -278,6 +297,7 @@ REPORTS: dict[str, type[Report]] = {
         FailedReport,
         LifecycleReport,
         LogReport,
+        FaultReport,
     )
 }
 
@@ -368,25 +388,3 @@ class ToProcess(StrEnum):
     """generation: a ``Generation``. A process that is no member of it is a spare and keeps waiting."""
     DISMISS = "dismiss"
     """The job is over for this process: leave with exit code 0."""
-
-
-def _without_none(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_none(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list | tuple):
-        return [_without_none(item) for item in value]
-    return value
-
-
-def _read(hint: Any, value: Any) -> Any:
-    origin = typing.get_origin(hint)
-    if origin is types.UnionType or origin is typing.Union:
-        inner = [arm for arm in typing.get_args(hint) if arm is not type(None)]
-        return None if value is None else _read(inner[0], value)
-    if origin is tuple:
-        return tuple(_read(typing.get_args(hint)[0], item) for item in value)
-    if is_dataclass(hint) and isinstance(hint, type) and issubclass(hint, Wire):
-        return hint.from_wire(value)
-    if isinstance(hint, type) and issubclass(hint, StrEnum):
-        return hint(value)
-    return value

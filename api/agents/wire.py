@@ -37,7 +37,8 @@ AnyReport = Annotated[
     | Annotated[protocol.FinishedReport, Tag("finished")]
     | Annotated[protocol.FailedReport, Tag("failed")]
     | Annotated[protocol.LifecycleReport, Tag("lifecycle")]
-    | Annotated[protocol.LogReport, Tag("log")],
+    | Annotated[protocol.LogReport, Tag("log")]
+    | Annotated[protocol.FaultReport, Tag("fault")],
     Discriminator(_kind),
 ]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import select, union
 from sqlalchemy.orm import Session
 
 from api.settings import Settings
@@ -23,6 +23,9 @@ from models.directive import queries as directive_queries
 from models.directive.states import DirectiveState
 from models.directive.table import Directive
 from models.errors import DomainError, Unauthenticated
+from models.fault import queries as fault_queries
+from models.fault.states import FaultState
+from models.fault.table import Fault
 from models.ids import JobId, NodeId, ProcessId, digest, new_token
 from models.job import queries as job_queries
 from models.job import reports as job_reports
@@ -128,23 +131,42 @@ def close_stream(session: Session, node_id: NodeId, name: str, *, now: datetime)
 
 
 def assignments(session: Session, node_id: NodeId) -> list[Line]:
-    """All that the node should run, oldest first."""
-    return [Line(row.id, {"id": row.id, "assignment": row.assignment}) for row in directive_queries.current(session, node_id)]
+    """All that the node should run, oldest first, and then the faults that it is to know of.
+
+    A fault's line has another number with each of its states, and none that a directive could have.
+    """
+    told = [Line(row.id, {"id": row.id, "assignment": row.assignment}) for row in directive_queries.current(session, node_id)]
+    return told + [Line(_number(fault), {"fault": _fault(fault).to_wire()}) for fault in fault_queries.of_node(session, node_id)]
 
 
 def deliver(session: Session, ids: Sequence[int], *, now: datetime) -> None:
-    """These directives have been written to their stream."""
-    directive_changes.report_delivered(session, ids, now=now)
+    """These lines have been written to their stream. Of faults the agent itself tells."""
+    directive_changes.report_delivered(session, [number for number in ids if number > 0], now=now)
 
 
 def undelivered(session: Session, node_ids: Sequence[NodeId]) -> list[NodeId]:
-    """Which of these nodes have a directive that no stream has carried yet."""
+    """Which of these nodes have a directive that no stream has carried yet, or a fault of which the agent has not told."""
     wanted = select(Directive.node_id).where(Directive.state == DirectiveState.ISSUED, Directive.node_id.in_(node_ids))
-    return list(session.scalars(wanted.distinct()))
+    untold = select(Fault.node_id).where(Fault.state.in_((FaultState.WANTED, FaultState.ENDING)), Fault.node_id.in_(node_ids))
+    return list(session.scalars(union(wanted, untold)))
 
 
 def report_beats(session: Session, beats: Sequence[node_changes.Heartbeat]) -> None:
     node_changes.report_beats(session, beats)
+
+
+def _number(fault: Fault) -> int:
+    return -(fault.sequence * len(FaultState) + list(FaultState).index(fault.state))
+
+
+def _fault(fault: Fault) -> protocol.Fault:
+    return protocol.Fault(
+        id=fault.id,
+        kind=fault.kind.value,
+        process=fault.process_id,
+        seconds=fault.seconds,
+        is_over=fault.state is FaultState.ENDING,
+    )
 
 
 def _lock(session: Session, which: Any, *, lock: bool = True) -> Node:

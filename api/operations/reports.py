@@ -18,12 +18,18 @@ from sqlalchemy.orm import Session
 from api.operations.agents import OtherBoot, identify, report_process
 from everstep import protocol
 from models.errors import DomainError
+from models.fault import queries as faults
+from models.fault.changes import report_fault
+from models.fault.states import FaultState
 from models.ids import NodeId, ProcessId
 from models.job import logs as job_logs
 from models.job import reports as job_reports
 from models.job.table import Job, JobProcess
 from models.node import changes as node_changes
 from models.node.table import Node
+
+_OF_NODE = protocol.LifecycleReport | protocol.FaultReport
+"""Reports that name no job."""
 
 log = logging.getLogger(__name__)
 
@@ -63,11 +69,11 @@ def accept(session: Session, token: str, boot: str, reports: Sequence[Sequenced]
 
 def _own(session: Session, node_id: NodeId, reports: Sequence[protocol.Report]) -> set[str]:
     """The jobs and processes of which this node may speak. Locks the jobs, in one order, unless only logs are told."""
-    job_ids = {report.job for report in reports if not isinstance(report, protocol.LifecycleReport)}
+    job_ids = {report.job for report in reports if not isinstance(report, _OF_NODE)}
     rows = session.execute(
         select(JobProcess.id, JobProcess.job_id).where(JobProcess.node_id == node_id, JobProcess.job_id.in_(job_ids))
     ).all()
-    told = {report.job for report in reports if not isinstance(report, protocol.LifecycleReport | protocol.LogReport)}
+    told = {report.job for report in reports if not isinstance(report, _OF_NODE | protocol.LogReport)}
     to_lock = told & {row.job_id for row in rows}
     if to_lock:
         session.execute(select(Job.id).where(Job.id.in_(to_lock)).order_by(Job.id).with_for_update(key_share=True))
@@ -146,6 +152,12 @@ def _log(session: Session, _: Node, report: protocol.LogReport, now: datetime) -
     job_logs.report_log(session, ProcessId(report.process), report.text, skipped=report.skipped, now=now)
 
 
+def _fault(session: Session, node: Node, report: protocol.FaultReport, now: datetime) -> None:
+    fault = faults.get(session, report.fault, lock=True)
+    if fault.node_id == node.id:
+        report_fault(session, fault, FaultState(report.outcome.value), note=report.note, now=now)
+
+
 _TELL: dict[type[protocol.Report], Callable[[Session, Node, Any, datetime], None]] = {
     protocol.ProcessReport: _process,
     protocol.BrokenReport: _broken,
@@ -155,4 +167,5 @@ _TELL: dict[type[protocol.Report], Callable[[Session, Node, Any, datetime], None
     protocol.FailedReport: _failed,
     protocol.LifecycleReport: _lifecycle,
     protocol.LogReport: _log,
+    protocol.FaultReport: _fault,
 }

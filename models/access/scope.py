@@ -22,6 +22,7 @@ from models.base import Base
 from models.cluster.table import Cluster, Tag
 from models.errors import Forbidden
 from models.events import About, Event
+from models.fault.table import Fault
 from models.job.states import ALIVE
 from models.job.table import Job, JobProcess
 from models.node.table import Node
@@ -29,7 +30,7 @@ from models.session import ACROSS_TEAMS, TEAM, team_of
 
 COMMON: Final = frozenset({"pulse", "replay"})
 """Tables that every caller may read and write. Answers that may be given again carry in their scope who asked."""
-READ_BY_ALL: Final = frozenset({"image_release"})
+READ_BY_ALL: Final = frozenset({"alarm", "image_release"})
 """Tables of the installation as a whole: every caller may read them, and none who is bound to a team may write them."""
 
 Columns = Callable[[str], Any]
@@ -159,6 +160,12 @@ def _of_tag(columns: Columns, team: str, to_write: bool) -> ColumnElement[bool]:
     return or_(*seen)
 
 
+def _of_fault(columns: Columns, team: str, to_write: bool) -> ColumnElement[bool]:
+    """Of its team's jobs; of whole nodes that it sees."""
+    is_seen = or_(columns("job_id").is_not(None), _is_free(columns("node_id"), team))
+    return and_(_of_cluster(columns, team, False), _of_job(columns, team, to_write), is_seen)
+
+
 _OWN_RULES: Final[dict[str, Rule]] = {
     Cluster.__tablename__: _own_or_shared,
     Job.__tablename__: _own,
@@ -166,6 +173,7 @@ _OWN_RULES: Final[dict[str, Rule]] = {
     Node.__tablename__: _of_node,
     Event.__tablename__: _of_event,
     Tag.__tablename__: _of_tag,
+    Fault.__tablename__: _of_fault,
 }
 _OF_JOB: Final[dict[str, Rule]] = {"job_id": _of_job, "process_id": _of_process}
 """Who has the id of a job or of its process belongs to the job, on whichever node it is."""
@@ -223,7 +231,8 @@ def _may_write(session: Session, row: Any, team: str) -> bool:
         return False
     if isinstance(row, Cluster | Job | Credential):
         return bool(row.team == team)
-    if isinstance(row, Event) or "cluster_id" not in table.c or table.c.keys() & _OF_JOB.keys():
+    is_of_job = any(getattr(row, name, None) is not None for name in _OF_JOB)
+    if isinstance(row, Event) or "cluster_id" not in table.c or is_of_job:
         return True
     return _team_of_cluster(session, row.cluster_id) == team
 

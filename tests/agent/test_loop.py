@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from agent.client import ControlPlane
+from agent.faults import Faults
 from agent.identity import Identity
 from agent.lifecycle import Lifecycle
 from agent.logs import Logs
@@ -79,6 +80,7 @@ def make(api: ThreadedApi, place: Place, tmp_path: Path, outbox: Outbox) -> Make
                 pauses=Pauses(random.Random(1)),
                 lifecycle=Lifecycle(tmp_path, None, {}, time.monotonic),
                 logs=Logs(tmp_path, outbox.put),
+                faults=Faults(node_id="i-1", state_dir=tmp_path, find=lambda _: None, report=outbox.put, told=outbox.emptied),
             )
         )
 
