@@ -27,6 +27,7 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_image_release_image_id"), "image_release", ["image_id"])
     op.add_column("instance_group", sa.Column("image", sa.Text(), nullable=True))
+    op.add_column("instance_group", sa.Column("update_id", sa.Text(), nullable=True))
     op.add_column("instance_group", sa.Column("image_wanted", sa.Text(), nullable=True))
     op.add_column(
         "instance_group", sa.Column("patching", postgresql.JSONB(), server_default=sa.text("'{}'::jsonb"), nullable=False)
@@ -76,7 +77,6 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["group_id"], ["instance_group.id"], name=op.f("fk_group_update_group_id")),
         sa.PrimaryKeyConstraint("update_id", "group_id", name=op.f("pk_group_update")),
     )
-    op.create_index("ix_group_update_group_at", "group_update", ["group_id", "created_at"])
     op.add_column("node", sa.Column("held_for", sa.Text(), nullable=True))
     op.add_column("node", sa.Column("software_at", sa.DateTime(timezone=True), nullable=True))
     op.add_column("node", sa.Column("operation_id", sa.Text(), nullable=True))
@@ -107,6 +107,7 @@ def downgrade() -> None:
     op.drop_table("software_update")
     op.drop_table("alarm")
     op.drop_column("instance_group", "patching")
+    op.drop_column("instance_group", "update_id")
     op.drop_column("instance_group", "image_wanted")
     op.drop_column("instance_group", "image")
     op.drop_index(op.f("ix_image_release_image_id"), "image_release")

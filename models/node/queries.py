@@ -134,6 +134,26 @@ def of_place(session: Session, cluster_id: str, *, instance_id: str | None = Non
     return row
 
 
+def of_batch(session: Session, cluster_id: str, *, instance_ids: Sequence[str] = (), logical_ids: Sequence[str] = ()) -> list[Node]:
+    """The nodes of this cluster with these instance ids, and the newest at each of these places, as far as there are any.
+
+    Locked, in the order of their ids; one may be gone by the time that it is locked.
+    """
+    known = select(Node.id).where(Node.cluster_id == cluster_id, Node.state != NodeState.GONE)
+    ids = set(session.scalars(known.where(Node.instance_id.in_(instance_ids)))) if instance_ids else set()
+    if logical_ids:
+        newest = known.where(Node.logical_id.in_(logical_ids)).ext(distinct_on(Node.logical_id))
+        ids |= set(session.scalars(newest.order_by(Node.logical_id, Node.created_at.desc(), Node.id)))
+    return list(session.scalars(locked(select(Node).where(Node.id.in_(ids)).order_by(Node.id))))
+
+
+def newest_at(session: Session, logical_ids: Sequence[str]) -> dict[str, Node]:
+    """The newest node at each of these places, gone or not, by the place."""
+    wanted = select(Node).where(Node.logical_id.in_(logical_ids)).ext(distinct_on(Node.logical_id))
+    newest = session.scalars(wanted.order_by(Node.logical_id, Node.created_at.desc(), Node.id))
+    return {node.logical_id: node for node in newest}
+
+
 def at_wanted_image(session: Session, cluster_id: str) -> dict[str, int]:
     """How many nodes of each group serve on the release that the group wants, by the group's id; groups without any are left out."""
     nodes = func.count().label("nodes")

@@ -18,6 +18,7 @@ from models.cluster.table import Cluster, InstanceGroup
 from models.events import About, Level
 from models.ids import new_update_id
 from models.move import advance, move, wake
+from models.notify import nudge
 from models.operation.changes import request_operation, settle_done
 from models.operation.states import OperationKind
 from models.software.states import UPDATE, UpdateState
@@ -58,6 +59,11 @@ def request_software(
         _begin(session, update, wish, now)
     wake(session, update, now=now)
     return update
+
+
+def request_look(session: Session, update: SoftwareUpdate) -> None:
+    """Asks that the update is looked at now; it is looked at soon anyway."""
+    nudge(session, SoftwareUpdate.KIND, update.id)
 
 
 def settle_begun(
@@ -193,7 +199,7 @@ def _begin(session: Session, update: SoftwareUpdate, wish: GroupWish, now: datet
             created_at=now,
         )
     )
-    group.image, group.image_wanted = group.image_wanted, wish.image
+    group.image, group.image_wanted, group.update_id = group.image_wanted, wish.image, update.id
     session.flush()
     record(session, update, group, "software update requested", f"Update of {group.name} to {wish.image} was requested.", now)
 

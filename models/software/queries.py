@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import select
-from sqlalchemy.dialects.postgresql import distinct_on
+from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
+from models.cluster.table import InstanceGroup
 from models.session import locked
 from models.software.table import GroupUpdate, SoftwareUpdate
 
@@ -17,16 +17,28 @@ def open_of_cluster(session: Session, cluster_id: str) -> SoftwareUpdate | None:
     return session.scalars(wanted).one_or_none()
 
 
+def watching(session: Session, alarm: str) -> list[SoftwareUpdate]:
+    """The open updates that name an alarm."""
+    names = GroupUpdate.deployment["AutoRollbackConfiguration"].contains([{"AlarmName": alarm}])
+    wanted = select(SoftwareUpdate).where(
+        SoftwareUpdate.ended_at.is_(None), SoftwareUpdate.id.in_(select(GroupUpdate.update_id).where(names))
+    )
+    return list(session.scalars(wanted))
+
+
 def of_update(session: Session, update_id: str) -> list[GroupUpdate]:
     """The groups of an update, in the order in which they were asked for."""
     wanted = select(GroupUpdate).where(GroupUpdate.update_id == update_id).order_by(GroupUpdate.created_at, GroupUpdate.group_id)
     return list(session.scalars(wanted))
 
 
-def latest_of_groups(session: Session, group_ids: Sequence[str]) -> dict[str, GroupUpdate]:
-    """The newest update of each of these groups, by the group's id; groups that never had one are left out."""
-    wanted = select(GroupUpdate).where(GroupUpdate.group_id.in_(group_ids)).ext(distinct_on(GroupUpdate.group_id))
-    return {row.group_id: row for row in session.scalars(wanted.order_by(GroupUpdate.group_id, GroupUpdate.created_at.desc()))}
+def latest_of_groups(session: Session, groups: Sequence[InstanceGroup]) -> dict[str, GroupUpdate]:
+    """The newest update of each of these groups, by the group's id; groups that never had one are left out, and cost nothing."""
+    newest = [(group.update_id, group.id) for group in groups if group.update_id is not None]
+    if not newest:
+        return {}
+    wanted = select(GroupUpdate).where(tuple_(GroupUpdate.update_id, GroupUpdate.group_id).in_(newest))
+    return {row.group_id: row for row in session.scalars(wanted)}
 
 
 def group_update(session: Session, update_id: str, group_id: str) -> GroupUpdate:

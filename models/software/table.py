@@ -38,7 +38,6 @@ class GroupUpdate(Timed, Base):
     """
 
     __tablename__ = "group_update"
-    __table_args__ = (Index("ix_group_update_group_at", "group_id", "created_at"),)
 
     update_id: Mapped[UpdateId] = mapped_column(ForeignKey("software_update.id"), primary_key=True)
     group_id: Mapped[GroupId] = mapped_column(ForeignKey("instance_group.id"), primary_key=True)

@@ -30,6 +30,7 @@ from models.node.states import RESTARTING, NodeState
 from models.node.table import Host, Node
 from models.pulse import AGENTS, report_pulse
 from models.session import Sessions, unit_of_work
+from models.software.table import SoftwareUpdate
 from tests import rows
 from tests.postgres import Ear
 from workers.driver import Driver
@@ -38,8 +39,9 @@ from workers.reconcilers.cluster import ClusterReconciler
 from workers.reconcilers.host import HostReconciler
 from workers.reconcilers.job import JobReconciler
 from workers.reconcilers.node import NodeReconciler
+from workers.reconcilers.software import SoftwareReconciler
 
-TABLES = {"cluster": Cluster, "node": Node, "host": Host, "job": Job}
+TABLES = {"cluster": Cluster, "node": Node, "host": Host, "job": Job, "software": SoftwareUpdate}
 
 
 @dataclass
@@ -53,7 +55,7 @@ class TestClock:
 
 @dataclass
 class SmallPlane:
-    """``dead`` nodes' agents neither beat nor obey; ``faulty_lifecycle`` is what lifecycle scripts exit with."""
+    """``dead`` nodes' agents neither beat nor obey; ``lifecycle_exit`` is what lifecycle scripts exit with, ``bad_images`` what on some images."""
 
     sessions: Sessions
     ear: Ear
@@ -61,6 +63,7 @@ class SmallPlane:
     clock: TestClock = field(default_factory=TestClock)
     dead: set[str] = field(default_factory=set)
     lifecycle_exit: int = 0
+    bad_images: dict[str | None, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.driver = Driver(
@@ -72,6 +75,7 @@ class SmallPlane:
                 "node": NodeReconciler(),
                 "host": HostReconciler(self.provider, lambda node_id: f"boot-{node_id}"),
                 "job": JobReconciler(),
+                "software": SoftwareReconciler(),
             },
         )
 
@@ -143,7 +147,7 @@ class SmallPlane:
             arrival = Arrival(boot=boot, address=str(node.address), rendezvous_port=29500, facts={}, start=start)
             report_registered(session, node, arrival, node_token=f"token-{node.id}", now=now)
             report_stream(session, node, is_open=True, now=now)
-            report_lifecycle(session, node, exit_code=self.lifecycle_exit, tail="the end of its log", now=now)
+            report_lifecycle(session, node, exit_code=self.bad_images.get(node.image, self.lifecycle_exit), tail="the end of its log", now=now)
         elif node.boot:
             report_beats(session, [Heartbeat(node.id, node.boot, node.beat_sequence + 1, now)])
             self._obey(session, node)

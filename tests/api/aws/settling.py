@@ -27,6 +27,6 @@ def as_it_comes_into_service(sessions: Sessions, name: str) -> None:
                 changes.settle_group(session, cluster, group, GroupState.GONE, why="gone", now=NOW)
             elif group.state is not GroupState.IN_SERVICE:
                 changes.settle_group(session, cluster, group, GroupState.IN_SERVICE, why="at target", now=NOW)
-        changes.settle_operations(session, cluster, now=NOW)
         if cluster.state is not ClusterState.IN_SERVICE:
             changes.settle_cluster(session, cluster, ClusterState.IN_SERVICE, why="in service", now=NOW)
+        changes.settle_operations(session, cluster, now=NOW)
