@@ -182,12 +182,17 @@ _OF_JOB: Final[dict[str, Rule]] = {"job_id": _of_job, "process_id": _of_process}
 # -------------------------------------------------------------------------------------------------------- what holds them
 
 
+_EVERYBODYS: Final = "A caller of team {team} must not change this {what}: it belongs to everybody."
+
+
 def _restrict(state: ORMExecuteState) -> None:
     team = team_of(state.session)
     if team is None or state.is_column_load or state.execution_options.get(ACROSS_TEAMS):
         return
     if not state.is_orm_statement:
         _check_core(state.statement)
+    elif state.is_insert:
+        _check_insert(state.statement, team)
     elif state.is_select or state.is_update or state.is_delete:
         options = _options(team, not state.is_select, len(Base.registry.mappers))
         state.statement = state.statement.options(*options)  # type: ignore[attr-defined]
@@ -197,6 +202,12 @@ def _check_core(statement: Any) -> None:
     """Raises Unrestricted for text, and for a statement of Core that names a table; a call of a function is neither."""
     if isinstance(statement, TextClause) or any(isinstance(part, TableClause) for part in iterate(statement)):
         raise Unrestricted(str(statement))
+
+
+def _check_insert(statement: Any, team: str) -> None:
+    """Raises Forbidden. Rows of a cluster are inserted by who has locked it, and so was allowed to."""
+    if statement.table.name in READ_BY_ALL:
+        raise Forbidden(message=_EVERYBODYS.format(team=team, what=statement.table.name))
 
 
 @lru_cache(maxsize=256)
@@ -221,7 +232,7 @@ def _guard(session: Session, _context: Any, _instances: Any) -> None:
     changed = [row for row in session.dirty if session.is_modified(row)]
     for row in (*session.new, *changed, *session.deleted):
         if not _may_write(session, row, team):
-            raise Forbidden(message=f"A caller of team {team} must not change this {type(row).__name__}: it belongs to everybody.")
+            raise Forbidden(message=_EVERYBODYS.format(team=team, what=type(row).__name__))
 
 
 def _may_write(session: Session, row: Any, team: str) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, func, select, text, update
+from sqlalchemy import delete, func, insert, select, text, update
 from sqlalchemy.orm import Session, aliased
 
 from models import events
@@ -18,6 +18,8 @@ from models.cluster import queries as clusters
 from models.cluster.table import Cluster, InstanceGroup, Tag
 from models.errors import Forbidden, NotFound
 from models.events import About, Event, EventFilter
+from models.image.states import ReleaseState
+from models.image.table import ImageRelease
 from models.job import changes as job_changes
 from models.job import logs
 from models.job import queries as jobs
@@ -181,6 +183,22 @@ def test_a_teams_own_rows_are_written_as_ever(red: Session, world: World):
     cluster_changes.request_deletion(red, clusters.find(red, made.name, lock=True), now=rows.NOW)
     with pytest.raises(Forbidden):
         rows.job(red, clusters.find(red, "shared"), "theirs", team="blue")
+
+
+def test_what_is_the_installations_is_read_by_every_team_and_written_by_none(red: Session):
+    assert red.scalars(select(ImageRelease)).all() == []
+    release = {
+        "version": "9.9.9",
+        "image_id": "default",
+        "state": ReleaseState.AVAILABLE,
+        "is_security": False,
+        "released_at": rows.NOW,
+    }
+    with pytest.raises(Forbidden):
+        red.execute(insert(ImageRelease).values(release))
+    red.add(ImageRelease(**release))
+    with pytest.raises(Forbidden):
+        red.flush()
 
 
 def test_no_statement_goes_past_the_rules(red: Session):
