@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
@@ -11,7 +12,7 @@ from cryptography.exceptions import InvalidTag
 from sqlalchemy.orm import Session
 
 from api.settings import Settings
-from api.sigv4 import SignedRequest, verify
+from api.sigv4 import SignatureError, SignedRequest, verify
 from models.access import changes, queries, secrets
 from models.access.states import Role
 from models.access.table import Credential
@@ -22,6 +23,9 @@ _READS: Final = ("Describe", "List", "Get", "Search")
 _FOR_ADMINS: Final = frozenset(
     {"CreateKey", "ListKeys", "RotateKey", "RevokeKey", "ListAuditEvents", "RegisterImageRelease", "DeprecateImageRelease"}
 )
+
+_TO_KEYS: Final = frozenset({"RotateKey", "RevokeKey"})
+FRESH_S: Final = 1.0
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +60,11 @@ def is_mutating(operation: str) -> bool:
     return not operation.startswith(_READS)
 
 
+def ends_keys(operation: str) -> bool:
+    """Whether the operation may take something from a key that somebody holds."""
+    return operation in _TO_KEYS
+
+
 def permit(caller: Caller, service: str, operation: str) -> None:
     """Raises Forbidden: the caller's role does not cover the operation. ``service`` is ``sagemaker`` or ``everstep``."""
     need = need_of(operation)
@@ -68,13 +77,64 @@ def permit(caller: Caller, service: str, operation: str) -> None:
         )
 
 
-def by_signature(session: Session, request: SignedRequest, *, master_key: bytes, now: datetime) -> Caller:
+@dataclass(frozen=True)
+class _Held:
+    caller: Caller
+    secret: str = field(repr=False)
+    valid_until: datetime | None
+    read_at_s: float
+
+    def is_good(self, now: datetime) -> bool:
+        is_over = self.valid_until is not None and self.valid_until <= now
+        return not is_over and time.monotonic() - self.read_at_s <= FRESH_S
+
+
+@dataclass
+class Keyring:
+    """Access keys that this process has read and opened within the last second, so that a busy key is not read for each of its calls.
+
+    What is done to a key by another process is therefore obeyed after ``FRESH_S`` at the latest; what is done by this one, at once.
+    """
+
+    _held: dict[str, _Held] = field(default_factory=dict, repr=False)
+
+    def admit(self, request: SignedRequest, *, now: datetime) -> Caller | None:
+        """Who has signed the request, if it is a key that is held and the signature is its; in all other cases the database is to be asked."""
+        used: list[_Held] = []
+
+        def secret_of(key_id: str) -> str | None:
+            held = self._held.get(key_id)
+            if held is None or not held.is_good(now):
+                return None
+            used.append(held)
+            return held.secret
+
+        try:
+            verify(request, now=now, secret_of=secret_of)
+        except SignatureError:
+            return None
+        return replace(used[0].caller, source=request.source)
+
+    def hold(self, caller: Caller, secret: str, *, valid_until: datetime | None, read_at_s: float) -> None:
+        """``read_at_s`` is from before the row was read: what happens to it since then counts from there."""
+        self._held[caller.key_id] = _Held(caller, secret, valid_until, read_at_s)
+
+    def forget(self) -> None:
+        """Something has been done to keys."""
+        self._held.clear()
+
+
+def by_signature(
+    session: Session, request: SignedRequest, *, master_key: bytes, now: datetime, keyring: Keyring | None = None
+) -> Caller:
     """Verifies an AWS signature against the stored access keys. One read of the database, and a write once a minute.
 
     Raises:
         SignatureError: with the code and the message that the client is to read.
     """
     found: list[Credential] = []
+    opened: list[str] = []
+    began_s = time.monotonic()
 
     def secret_of(key_id: str) -> str | None:
         key = queries.active_key(session, key_id, now=now)
@@ -82,16 +142,20 @@ def by_signature(session: Session, request: SignedRequest, *, master_key: bytes,
             return None
         found.append(key)
         try:
-            return secrets.unseal(master_key, key.sealed_secret, bound_to=key_id)
+            opened.append(secrets.unseal(master_key, key.sealed_secret, bound_to=key_id))
         except InvalidTag:
             # Told to the operator, not to the caller: for the caller, a key whose secret we cannot open is no key.
             log.exception("access key %s was sealed under another master key; store it again under this one", key_id)
             return None
+        return opened[0]
 
     verify(request, now=now, secret_of=secret_of)
     if not found:
         raise Unauthenticated
-    return _admit(session, found[0], request.source, now)
+    caller = _admit(session, found[0], request.source, now)
+    if keyring is not None:
+        keyring.hold(caller, opened[0], valid_until=found[0].valid_until, read_at_s=began_s)
+    return caller
 
 
 def by_token(session: Session, authorization: str, *, now: datetime, source: str | None = None) -> Caller:

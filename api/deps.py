@@ -20,7 +20,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from api import auth
-from api.auth import Caller
+from api.auth import Caller, Keyring
 from api.limits import Meter
 from api.operations import audit
 from api.operations.audit import Call
@@ -55,6 +55,7 @@ class Services:
     clock: Clock
     meter: Meter = field(default_factory=lambda: Meter(0, 0))
     readers: Sessions | None = None
+    keyring: Keyring = field(default_factory=Keyring)
 
     def reading(self) -> Sessions:
         return self.readers or self.sessions
@@ -104,10 +105,12 @@ async def read_body(request: Request) -> bytes:
 
 
 def authenticate_signature(services: Services, request: SignedRequest) -> Caller:
-    """In a transaction of its own, which is over before the request's begins. Raises SignatureError, Throttled."""
+    """In a transaction of its own, which is over before the request's begins, unless the key is held. Raises SignatureError, Throttled."""
     now = services.clock.now()
-    with unit_of_work(services.sessions) as session:
-        caller = auth.by_signature(session, request, master_key=services.settings.master_key, now=now)
+    caller = services.keyring.admit(request, now=now)
+    if caller is None:
+        with unit_of_work(services.sessions) as session:
+            caller = auth.by_signature(session, request, master_key=services.settings.master_key, now=now, keyring=services.keyring)
     services.meter.count(caller.key_id, now)
     return caller
 
@@ -137,6 +140,8 @@ def work_of(services: Services, caller: Caller, call: Call) -> Iterator[Work]:
         with unit_of_work(factory) as session:
             yield Work(session, now, services.settings.region, caller, services.settings.master_key)
             audit.record_call(session, caller, call, outcome=audit.DONE, now=now)
+        if auth.ends_keys(call.operation):
+            services.keyring.forget()
     except Exception as error:
         _enter_refused(services, caller, call, error, now)
         raise

@@ -20,6 +20,7 @@ from models.image import queries as images
 from models.image.queries import Releases
 from models.image.states import Freshness
 from models.node import queries as nodes
+from models.node.described import described
 from models.paging import Cut, Page
 from models.software import queries as software
 from models.software.table import GroupUpdate
@@ -104,16 +105,15 @@ def create(work: Work, wish: ClusterSpec) -> str:
 
 def describe(work: Work, name_or_arn: str) -> ClusterView:
     """Raises NotFound."""
-    cluster = queries.find(work.session, name_or_arn)
-    current = nodes.current_counts(work.session, cluster.id)
-    groups = queries.groups(work.session, cluster.id)
+    seen = described(work.session, name_or_arn)
+    cluster, groups = seen.cluster, [group for group, _ in seen.groups]
     flexible = [group.id for group in groups if group.is_flexible]
     types = nodes.current_types(work.session, flexible) if flexible else {}
     updates = software.latest_of_groups(work.session, groups)
     at_goal = nodes.at_wanted_image(work.session, cluster.id) if cluster.state is ClusterState.SYSTEM_UPDATING else {}
     views = (
-        GroupView(group, current.get(group.id, 0), types.get(group.id, {}), updates.get(group.id), at_goal.get(group.id, 0))
-        for group in groups
+        GroupView(group, serving, types.get(group.id, {}), updates.get(group.id), at_goal.get(group.id, 0))
+        for group, serving in seen.groups
     )
     return ClusterView(cluster, tuple(views), images.releases(work.session))
 
