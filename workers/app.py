@@ -10,7 +10,17 @@ from celery.signals import beat_init, worker_process_init
 
 from workers import tasks
 from workers.plane import LANES, plane
-from workers.settings import FAST, FORGET_EVERY, ORPHANS_EVERY, PULSE_EVERY, SLOW, SWEEP_EVERY, Settings, celery_settings
+from workers.settings import (
+    FAST,
+    FORGET_EVERY,
+    ORPHANS_EVERY,
+    PULSE_EVERY,
+    SLOW,
+    SWEEP_EVERY,
+    UPDATES_EVERY,
+    Settings,
+    celery_settings,
+)
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +41,7 @@ def schedule() -> dict[str, Any]:
     for queue in (FAST, SLOW):
         entries[f"pulse-{queue}"] = _entry(tasks.pulse.name, queue, queue, PULSE_EVERY.total_seconds())
     entries["forget-answers"] = _entry(tasks.forget_answers.name, None, FAST, FORGET_EVERY.total_seconds())
+    entries["start-updates"] = _entry(tasks.start_updates.name, None, FAST, UPDATES_EVERY.total_seconds())
     entries["orphans"] = _entry(tasks.release_orphans.name, None, SLOW, ORPHANS_EVERY.total_seconds())
     return entries
 

@@ -21,6 +21,7 @@ SLOW = "slow"
 SWEEP_EVERY = timedelta(seconds=2)
 PULSE_EVERY = timedelta(seconds=3)
 ORPHANS_EVERY = timedelta(seconds=60)
+UPDATES_EVERY = timedelta(seconds=20)
 FORGET_EVERY = timedelta(minutes=10)
 """Answers to repeated requests that have run out take up room until then."""
 

@@ -9,7 +9,7 @@ from celery import Celery
 from models import replay
 from models.pulse import report_pulse
 from models.session import unit_of_work
-from workers import orphans
+from workers import orphans, patches
 from workers import sweep as sweeping
 from workers.plane import LANES, plane
 
@@ -37,6 +37,11 @@ def sweep(kind: str) -> None:
 @celery.task(name="release-orphans")  # type: ignore[untyped-decorator]
 def release_orphans() -> None:
     orphans.release(plane())
+
+
+@celery.task(name="start-updates")  # type: ignore[untyped-decorator]
+def start_updates() -> None:
+    patches.start_due(plane())
 
 
 @celery.task(name="pulse")  # type: ignore[untyped-decorator]

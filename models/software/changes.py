@@ -66,6 +66,12 @@ def request_look(session: Session, update: SoftwareUpdate) -> None:
     nudge(session, SoftwareUpdate.KIND, update.id)
 
 
+def settle_schedule(group: InstanceGroup, kept: dict[str, Any]) -> None:
+    """What was concluded about the group's updates by themselves."""
+    if group.patching != kept:
+        group.patching = kept
+
+
 def settle_begun(
     session: Session, update: SoftwareUpdate, group: InstanceGroup, row: GroupUpdate, *, why: str, now: datetime
 ) -> None:

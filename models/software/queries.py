@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import select, tuple_
+from sqlalchemy import or_, select, tuple_
 from sqlalchemy.orm import Session
 
-from models.cluster.table import InstanceGroup
+from models.cluster.states import ClusterState, GroupState
+from models.cluster.table import Cluster, InstanceGroup
+from models.ids import ClusterId
 from models.session import locked
 from models.software.table import GroupUpdate, SoftwareUpdate
 
@@ -15,6 +17,14 @@ from models.software.table import GroupUpdate, SoftwareUpdate
 def open_of_cluster(session: Session, cluster_id: str) -> SoftwareUpdate | None:
     wanted = select(SoftwareUpdate).where(SoftwareUpdate.cluster_id == cluster_id, SoftwareUpdate.ended_at.is_(None))
     return session.scalars(wanted).one_or_none()
+
+
+def clusters_with_schedules(session: Session) -> list[ClusterId]:
+    """The clusters in service that have a group whose software is updated by itself."""
+    has_schedule = or_(InstanceGroup.spec.has_key("ScheduledUpdateConfig"), InstanceGroup.spec.has_key("AutoPatchConfig"))
+    wanted = select(Cluster.id).join(InstanceGroup, InstanceGroup.cluster_id == Cluster.id)
+    wanted = wanted.where(Cluster.state == ClusterState.IN_SERVICE, InstanceGroup.state != GroupState.GONE, has_schedule)
+    return list(session.scalars(wanted.distinct().order_by(Cluster.id)))
 
 
 def watching(session: Session, alarm: str) -> list[SoftwareUpdate]:

@@ -19,6 +19,7 @@ from models.notify import NUDGE
 from models.session import unit_of_work
 from tests.api.serving import KEY_ID, SECRET, Server, group
 from tests.workers.small_plane import SmallPlane, TestClock
+from workers.patches import start_due
 
 NEWER = "0.2.0"
 ONE_BY_ONE = {"RollingUpdatePolicy": {"MaximumBatchSize": {"Type": "INSTANCE_COUNT", "Value": 1}}}
@@ -186,27 +187,27 @@ def test_a_node_that_is_lost_on_the_way_is_replaced_on_the_new_release(stage):
     assert stage.group()["SoftwareUpdateStatus"] == "Succeeded"
 
 
-@pytest.mark.parametrize(
-    "members, told",
-    [
-        ({"InstanceGroups": [{"InstanceGroupName": "x"}]}, "Instance group 'x' in InstanceGroups does not exist"),
-        ({"InstanceGroups": [{"InstanceGroupName": "head"}] * 2}, "names 'head' twice"),
-        (
-            {"InstanceGroups": [{"InstanceGroupName": "head", "ImageReleaseVersion": "9.9.9"}]},
-            "ImageReleaseVersion '9.9.9' for instance group 'head' does not exist",
-        ),
-        ({"ImageId": "ami-0123456789abcdef0"}, "ImageId 'ami-0123456789abcdef0' for instance group"),
-        (
-            {"DeploymentConfig": {"RollingUpdatePolicy": {"MaximumBatchSize": {"Type": "CAPACITY_PERCENTAGE", "Value": 101}}}},
-            "a percentage is at most 100",
-        ),
-        ({"DeploymentConfig": {"AutoRollbackConfiguration": [{"AlarmName": "a"}] * 2}}, "names an alarm twice"),
-    ],
-)
-def test_what_contradicts_itself_is_refused_by_name(stage, members, told):
-    with pytest.raises(stage.sagemaker.exceptions.ClientError, match="ValidationException") as refused:
-        stage.update(**members)
-    assert told in str(refused.value)
+REFUSED = [
+    ({"InstanceGroups": [{"InstanceGroupName": "x"}]}, "Instance group 'x' in InstanceGroups does not exist"),
+    ({"InstanceGroups": [{"InstanceGroupName": "head"}] * 2}, "names 'head' twice"),
+    (
+        {"InstanceGroups": [{"InstanceGroupName": "head", "ImageReleaseVersion": "9.9.9"}]},
+        "ImageReleaseVersion '9.9.9' for instance group 'head' does not exist",
+    ),
+    ({"ImageId": "ami-0123456789abcdef0"}, "ImageId 'ami-0123456789abcdef0' for instance group"),
+    (
+        {"DeploymentConfig": {"RollingUpdatePolicy": {"MaximumBatchSize": {"Type": "CAPACITY_PERCENTAGE", "Value": 101}}}},
+        "a percentage is at most 100",
+    ),
+    ({"DeploymentConfig": {"AutoRollbackConfiguration": [{"AlarmName": "a"}] * 2}}, "names an alarm twice"),
+]
+
+
+def test_what_contradicts_itself_is_refused_by_name(stage):
+    for members, told in REFUSED:
+        with pytest.raises(stage.sagemaker.exceptions.ClientError, match="ValidationException") as refused:
+            stage.update(**members)
+        assert told in str(refused.value)
     assert stage.cluster()["ClusterStatus"] == "InService"
 
 
@@ -242,3 +243,38 @@ def test_the_image_of_a_group_is_changed_by_an_update_of_its_software_alone(stag
     with pytest.raises(stage.sagemaker.exceptions.ClientError, match="use UpdateClusterSoftware"):
         stage.sagemaker.update_cluster(ClusterName="c1", InstanceGroups=[group("head", 1, ImageReleaseVersion=NEWER)])
     stage.sagemaker.update_cluster(ClusterName="c1", InstanceGroups=[group("head", 1, ImageReleaseVersion=VERSION)])
+
+
+def test_a_schedule_starts_the_update_when_it_is_due_and_a_newer_release_is_there(stage):
+    schedule = {"ScheduleExpression": "cron(0/5 * * * ? *)", "DeploymentConfig": ONE_BY_ONE}
+    stage.sagemaker.update_cluster(ClusterName="c1", InstanceGroups=[group("head", 1, ScheduledUpdateConfig=schedule)])
+    stage.plane.run(1)
+    assert start_due(stage.plane) == 0
+    stage.plane.clock.at += timedelta(minutes=5)
+    assert start_due(stage.plane) == 1
+    assert start_due(stage.plane) == 0
+    assert stage.group("head")["ActiveSoftwareUpdateConfig"] == ONE_BY_ONE
+    stage.until_in_service()
+    assert stage.images() == [VERSION, VERSION, VERSION, NEWER]
+
+
+def test_patching_when_idle_spares_the_nodes_that_train_and_keeps_new_work_away(stage):
+    patch = {
+        "PatchingStrategy": "WhenIdle",
+        "IdleWaitWindowInSeconds": 3600,
+        "PatchSchedule": {"NextPatchDate": stage.plane.clock.at},
+    }
+    stage.sagemaker.update_cluster(ClusterName="c1", InstanceGroups=[group("workers", 3, AutoPatchConfig=patch)])
+    stage.plane.run(1)
+    job_id = stage.plane.training(stage.cluster_id, replicas=1, spares=0)
+    busy = stage.plane.members(job_id)[0].node_id
+    assert stage.plane.node(busy).group_name == "workers"
+    assert start_due(stage.plane) == 1
+    stage.plane.run_until(lambda: stage.images() == [VERSION, VERSION, NEWER, NEWER])
+    assert stage.plane.node(busy).held_for is not None
+    stage.plane.run(3)
+    stage.plane.clock.at += timedelta(hours=1)
+    stage.until_in_service()
+    assert stage.plane.job_state(job_id) is JobState.TRAINING
+    assert (stage.plane.node(busy).image, stage.plane.node(busy).held_for) == (VERSION, None)
+    assert stage.group()["SoftwareUpdateStatus"] == "Succeeded"

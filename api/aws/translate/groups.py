@@ -117,6 +117,9 @@ def _write_patching(view: GroupView) -> dict[str, Any] | None:
     for when, schedule in (("Current", before.get("PatchSchedule")), ("Desired", config.get("PatchSchedule"))):
         if schedule is not None:
             shown[f"{when}PatchSchedule"] = {name: datetime.fromisoformat(moment) for name, moment in schedule.items()}
+    set_by_us = view.group.patching.get("patch_at")
+    if set_by_us is not None:
+        shown["CurrentPatchSchedule"] = {"NextPatchDate": datetime.fromisoformat(set_by_us)}
     return shown
 
 
