@@ -12,24 +12,31 @@ import pytest
 from sqlalchemy import func, select
 
 from api.aws.schema import sagemaker as model
+from api.aws.support import paths
 from api.aws.table.refusals import REFUSALS
 from api.aws.table.sagemaker import SAGEMAKER
 from api.deps import MOST_BYTES
 from models.cluster.table import Cluster, InstanceGroup, Tag
-from models.events import Event
+from models.events import About, Event
 from models.session import Sessions
 from tests.api.serving import TOKEN, Server, group
 
 CREATE = {"ClusterName": "c1", "InstanceGroups": [group()]}
+CONTINUOUS = {"NodeProvisioningMode": "Continuous"}
+VPC = {"SecurityGroupIds": ["sg-1"], "Subnets": ["subnet-1"]}
+EKS = {"Eks": {"ClusterArn": "arn:aws:eks:us-east-1:123456789012:cluster/k"}}
+VOLUME = {"EbsVolumeConfig": {"VolumeSizeInGB": 1}}
+KNOWN = frozenset(paths(model().operation_model("CreateCluster").input_shape))
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_written(server: Server, sessions: Sessions) -> Iterator[None]:
-    """Every test of this file ends with a database as empty as it began."""
+    """Every test of this file ends with a database as empty as it began, but for the log of calls."""
     yield
     with sessions() as session:
-        for table in (Cluster, InstanceGroup, Tag, Event):
+        for table in (Cluster, InstanceGroup, Tag):
             assert session.scalar(select(func.count()).select_from(table)) == 0, f"something was written to {table.__tablename__}"
+        assert session.scalars(select(Event.name).where(Event.about != About.CALL)).all() == []
 
 
 def told(response: httpx.Response) -> tuple[int, str, str]:
@@ -42,6 +49,17 @@ def told(response: httpx.Response) -> tuple[int, str, str]:
 
 def changed(**members: Any) -> dict[str, Any]:
     return {"ClusterName": "c1", "InstanceGroups": [group(**members)]}
+
+
+def flexible(*types: str) -> dict[str, Any]:
+    wish = changed(InstanceRequirements={"InstanceTypes": list(types)})
+    del wish["InstanceGroups"][0]["InstanceType"]
+    return wish
+
+
+def has(path: str) -> bool:
+    """Whether the installed service model has this member of CreateCluster."""
+    return path in KNOWN
 
 
 class TestSignatures:
@@ -265,85 +283,120 @@ class TestConstraints:
         assert "'maxResults'" in message
 
 
-class TestUnsupported:
-    """What the model allows and nothing here would act on is refused by name."""
+class TestContradictions:
+    """What the model allows and nothing could be made of is refused by name."""
 
-    @pytest.mark.parametrize(
-        "members, text",
-        [
-            (
-                changed(TrainingPlanArn="arn:aws:sagemaker:us-east-1:123456789012:training-plan/p1"),
-                "'instanceGroups.1.member.trainingPlanArn' failed to satisfy constraint: Member is not supported by this control plane",
-            ),
-            (
-                changed(OnStartDeepHealthChecks=["InstanceStress"]),
-                "OnStartDeepHealthChecks of instance group 'workers' is not supported",
-            ),
-            (changed(ScheduledUpdateConfig={"ScheduleExpression": "cron(0 0 1 * ? *)"}), "ScheduledUpdateConfig of"),
-            (changed(AutoPatchConfig={"PatchingStrategy": "WhenIdle"}), "AutoPatchConfig of"),
-            (changed(ImageReleaseVersion="1.2.3"), "ImageReleaseVersion of"),
-            (changed(ImageId="ami-12345678"), "ImageId ami-12345678 of"),
-            (changed(LifeCycleConfig={"OnInitComplete": "x.sh", "SourceS3Uri": "s3://b/x"}), "LifeCycleConfig.OnInitComplete of"),
-            (
-                changed(InstanceStorageConfigs=[{"FsxOpenZfsConfig": {"DnsName": "fs-0123456789abcdef0.fsx.amazonaws.com"}}]),
-                "InstanceStorageConfigs.FsxOpenZfsConfig of",
-            ),
-            (CREATE | {"AutoScaling": {"Mode": "Enable"}}, "AutoScaling is not supported"),
-            (CREATE | {"TieredStorageConfig": {"Mode": "Enable"}}, "TieredStorageConfig with Mode Enable is not supported"),
-            (
-                CREATE | {"Orchestrator": {"Slurm": {"SlurmConfigStrategy": "Merge"}}},
-                "Orchestrator.Slurm.SlurmConfigStrategy is not",
-            ),
-            (
-                CREATE
-                | {
-                    "RestrictedInstanceGroups": [
-                        {
-                            "InstanceGroupName": "r",
-                            "InstanceCount": 1,
-                            "InstanceType": "ml.p5.48xlarge",
-                            "ExecutionRole": group()["ExecutionRole"],
-                        }
-                    ]
-                },
-                "Found RestrictedInstanceGroups in the cluster input.",
-            ),
-            (
-                {"ClusterName": "c1", "InstanceGroups": [group() | {"InstanceRequirements": {"InstanceTypes": ["ml.c5.large"]}}]},
-                "exclude",
-            ),
-        ],
-    )
-    def test_a_member_that_cannot_be_honoured_is_named(self, server: Server, members, text):
-        status, code, message = told(server.call("CreateCluster", members))
+    def test_a_member_that_nothing_would_act_on_is_refused_by_name(self, server: Server):
+        plan = "arn:aws:sagemaker:us-east-1:123456789012:training-plan/p1"
+        status, code, message = told(server.call("CreateCluster", changed(TrainingPlanArn=plan)))
         assert (status, code) == (400, "ValidationException")
-        assert text in message
+        assert (
+            "'instanceGroups.1.member.trainingPlanArn' failed to satisfy constraint: Member is not supported by this control plane"
+            in message
+        )
 
     @pytest.mark.parametrize(
         "members, text",
         [
             ({"ClusterName": "c1"}, "at least one instance group"),
             ({"ClusterName": "c1", "InstanceGroups": [group("a"), group("a")]}, "names 'a' twice"),
-            (changed(LifeCycleConfig={"OnCreate": "x.sh"}), "needs both SourceS3Uri and OnCreate"),
+            (CREATE | {"RestrictedInstanceGroups": [group()]}, "names 'workers' twice"),
+            (changed(LifeCycleConfig={"OnCreate": "x.sh"}), "needs both SourceS3Uri and a script"),
+            (changed(LifeCycleConfig={"SourceS3Uri": "s3://b/x"}), "needs both SourceS3Uri and a script"),
             (changed(CapacityRequirements={"Spot": {}, "OnDemand": {}}), "one of Spot and OnDemand"),
             (changed(MinInstanceCount=1), "needs a cluster whose NodeProvisioningMode is Continuous"),
-            (changed(count=1, MinInstanceCount=2) | {"NodeProvisioningMode": "Continuous"}, "must not exceed its InstanceCount"),
-            (changed(InstanceStorageConfigs=[{"EbsVolumeConfig": {"RootVolume": True}}]), "takes a VolumeKmsKeyId"),
+            (changed(count=1, MinInstanceCount=2) | CONTINUOUS, "must not exceed its InstanceCount"),
             (
-                changed(
-                    InstanceStorageConfigs=[{"EbsVolumeConfig": {"VolumeSizeInGB": 1}}, {"EbsVolumeConfig": {"VolumeSizeInGB": 2}}]
-                ),
-                "one root volume and one secondary",
+                changed(InstanceRequirements={"InstanceTypes": ["ml.c5.large"]}),
+                "exactly one of InstanceType and InstanceRequirements",
             ),
-            (CREATE | {"Orchestrator": {}}, "exactly one of Eks and Slurm"),
             (
-                CREATE | {"Orchestrator": {"Eks": {"ClusterArn": "arn:aws:eks:us-east-1:123456789012:cluster/k"}}},
-                "VpcConfig is required",
+                {"ClusterName": "c1", "InstanceGroups": [{k: v for k, v in group().items() if k != "InstanceType"}]},
+                "exactly one of InstanceType and InstanceRequirements",
+            ),
+            (
+                flexible("ml.c5.large"),
+                "InstanceRequirements of instance group 'workers' needs a cluster whose NodeProvisioningMode",
+            ),
+            (flexible("ml.c5.large", "ml.c5.large") | CONTINUOUS, "names a type twice"),
+            (changed(InstanceStorageConfigs=[{"EbsVolumeConfig": {"RootVolume": True}}]), "takes a VolumeKmsKeyId"),
+            (changed(InstanceStorageConfigs=[VOLUME, VOLUME]), "one root volume and one secondary"),
+            (changed(OverrideVpcConfig=VPC), "needs a VpcConfig of the cluster to override"),
+            (changed(ImageId="ami-12345678"), "ImageId 'ami-12345678' of instance group 'workers' does not exist"),
+            (changed(ImageReleaseVersion="99.2.3"), "ImageReleaseVersion '99.2.3' of instance group 'workers' does not exist"),
+        ],
+    )
+    def test_a_group_that_contradicts_itself_is_refused(self, server: Server, members, text):
+        status, code, message = told(server.call("CreateCluster", members))
+        assert (status, code) == (400, "ValidationException")
+        assert text in message
+
+    @pytest.mark.parametrize(
+        "config, text",
+        [
+            ({"ScheduledUpdateConfig": {"ScheduleExpression": "rate(1 day)"}}, "is no cron(minute hour day-of-month month"),
+            ({"ScheduledUpdateConfig": {"ScheduleExpression": "cron(0 0 1 1 ? 2020)"}}, "names no time that is still to come"),
+            (
+                {"AutoPatchConfig": {"PatchingStrategy": "WhenIdle", "DrainPolicy": {"OnDrainTimeout": "Skip"}}},
+                "DrainPolicy of instance group 'workers' needs PatchingStrategy DrainFirst",
+            ),
+            (
+                {"AutoPatchConfig": {"PatchingStrategy": "DrainFirst", "IdleWaitWindowInSeconds": 3600}},
+                "IdleWaitWindowInSeconds of instance group 'workers' needs PatchingStrategy WhenIdle or WhenAllIdle",
             ),
         ],
     )
-    def test_a_wish_that_contradicts_itself_is_refused(self, server: Server, members, text):
-        status, code, message = told(server.call("CreateCluster", members))
+    def test_updates_that_could_not_come_are_refused(self, server: Server, config, text):
+        (member,) = config
+        if not has(f"InstanceGroups[].{member}"):
+            pytest.skip("the installed service model does not have it")
+        if "DrainPolicy" in str(config) and not has("InstanceGroups[].AutoPatchConfig.DrainPolicy"):
+            pytest.skip("the installed service model does not have it")
+        status, code, message = told(server.call("CreateCluster", changed(**config)))
+        assert (status, code) == (400, "ValidationException")
+        assert text in message
+
+    @pytest.mark.parametrize(
+        "members, text",
+        [
+            ({"Orchestrator": {}}, "exactly one of Eks and Slurm"),
+            ({"Orchestrator": {"Eks": EKS["Eks"], "Slurm": {}}}, "exactly one of Eks and Slurm"),
+            ({"Orchestrator": EKS}, "VpcConfig is required"),
+            ({"Orchestrator": {"Slurm": {"SlurmConfigStrategy": "Merge"}}} | CONTINUOUS, "not supported with NodeProvisioningMode"),
+            ({"Orchestrator": {"Slurm": {}}} | CONTINUOUS, "SlurmConfig of instance group 'workers' is missing"),
+            (
+                {"Orchestrator": EKS, "VpcConfig": VPC, "InstanceGroups": [group(SlurmConfig={"NodeType": "Login"})]},
+                "SlurmConfig of instance group 'workers' does not go with Orchestrator.Eks",
+            ),
+            (
+                {"InstanceGroups": [group(name, 1, SlurmConfig={"NodeType": "Controller"}) for name in "ab"]},
+                "NodeType Controller is for one instance group; it is that of a, b",
+            ),
+            (
+                {"InstanceGroups": [group(count=2, SlurmConfig={"NodeType": "Controller"})]},
+                "InstanceCount of instance group 'workers' must be 1",
+            ),
+            ({"AutoScaling": {"Mode": "Enable"}}, "needs NodeProvisioningMode Continuous, Orchestrator.Eks, ClusterRole"),
+            ({"TieredStorageConfig": {"Mode": "Enable", "InstanceMemoryAllocationPercentage": 19}}, "must be between 20 and 100"),
+            (
+                {
+                    "RestrictedInstanceGroupsConfig": {
+                        "SharedEnvironmentConfig": {
+                            "FSxLustreDeletionPolicy": "Keep",
+                            "FSxLustreConfig": {"SizeInGiB": 1200, "PerUnitStorageThroughput": 125},
+                        }
+                    }
+                },
+                "needs a group in RestrictedInstanceGroups",
+            ),
+        ],
+    )
+    def test_a_cluster_that_contradicts_itself_is_refused(self, server: Server, members, text):
+        if not all(has(member) for member in members) or (
+            "Slurm" in members.get("Orchestrator", {}) and not has("Orchestrator.Slurm")
+        ):
+            pytest.skip("the installed service model does not have it")
+        status, code, message = told(server.call("CreateCluster", CREATE | members))
         assert (status, code) == (400, "ValidationException")
         assert text in message
 

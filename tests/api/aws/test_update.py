@@ -9,9 +9,10 @@ from botocore.exceptions import ClientError
 
 from models.cluster import changes, queries
 from models.cluster.states import ClusterState, GroupState
+from models.node.changes import settle_wanted_node
 from models.session import Sessions, unit_of_work
 from tests.api.aws.settling import NOW, as_it_comes_into_service, settle
-from tests.api.serving import group
+from tests.api.serving import ROLE, group
 
 VPC = {"SecurityGroupIds": ["sg-1"], "Subnets": ["subnet-1"]}
 EKS = {"Eks": {"ClusterArn": "arn:aws:eks:us-east-1:123456789012:cluster/k8s"}}
@@ -123,12 +124,99 @@ def test_a_group_cannot_be_changed_and_deleted_in_one_call(sagemaker, c1):
 def test_an_immutable_member_cannot_be_changed_nor_left_out(sagemaker, sessions: Sessions, member, before, after):
     given = {} if before is None else {member: before}
     wanted = {} if after is None else {member: after}
-    sagemaker.create_cluster(ClusterName="c1", InstanceGroups=[group(**given)])
+    sagemaker.create_cluster(ClusterName="c1", InstanceGroups=[group(**given)], VpcConfig=VPC)
     as_it_comes_into_service(sessions, "c1")
     with pytest.raises(ClientError, match=f"Updating fields {member} on an InstanceGroup not supported") as refused:
         sagemaker.update_cluster(ClusterName="c1", InstanceGroups=[group(count=5, **wanted)])
     assert refused.value.response["Error"]["Code"] == "ValidationException"
     assert groups_of(sagemaker)["workers"]["TargetCount"] == 2
+
+
+def test_every_immutable_member_that_would_change_is_named_at_once(sagemaker, sessions: Sessions):
+    sagemaker.create_cluster(ClusterName="c1", InstanceGroups=[group(ThreadsPerCore=1)])
+    as_it_comes_into_service(sessions, "c1")
+    with pytest.raises(ClientError, match="Updating fields InstanceType, ThreadsPerCore on an InstanceGroup not supported"):
+        sagemaker.update_cluster(ClusterName="c1", InstanceGroups=[group(InstanceType="ml.c5.large")])
+
+
+def test_a_group_cannot_become_a_restricted_one(sagemaker, c1):
+    with pytest.raises(ClientError, match="Instance group 'a' is one of InstanceGroups: it cannot become another kind"):
+        sagemaker.update_cluster(ClusterName="c1", RestrictedInstanceGroups=[group("a")])
+
+
+def test_restricted_groups_are_added_changed_and_shown_in_a_list_of_their_own(sagemaker, sessions: Sessions, c1):
+    sagemaker.update_cluster(ClusterName="c1", RestrictedInstanceGroups=[group("r", 1)])
+    as_it_comes_into_service(sessions, "c1")
+    sagemaker.update_cluster(ClusterName="c1", RestrictedInstanceGroups=[group("r", 3)])
+    described = sagemaker.describe_cluster(ClusterName="c1")
+    assert [(one["InstanceGroupName"], one["TargetCount"]) for one in described["RestrictedInstanceGroups"]] == [("r", 3)]
+    assert [one["InstanceGroupName"] for one in described["InstanceGroups"]] == ["a", "b", "c"]
+
+
+def test_a_cluster_may_have_restricted_groups_alone(sagemaker):
+    sagemaker.create_cluster(ClusterName="c1", RestrictedInstanceGroups=[group("r", 1)])
+    described = sagemaker.describe_cluster(ClusterName="c1")
+    assert described["InstanceGroups"] == []
+    assert [one["InstanceGroupName"] for one in described["RestrictedInstanceGroups"]] == ["r"]
+
+
+def test_types_of_a_flexible_group_come_and_go_unless_nodes_are_of_them(sagemaker, sessions: Sessions):
+    def flexible(*types: str) -> dict:
+        wish = group("a", InstanceRequirements={"InstanceTypes": list(types)})
+        del wish["InstanceType"]
+        return wish
+
+    sagemaker.create_cluster(
+        ClusterName="c1", InstanceGroups=[flexible("ml.c5.large", "ml.c5.xlarge")], NodeProvisioningMode="Continuous"
+    )
+    as_it_comes_into_service(sessions, "c1")
+    with unit_of_work(sessions) as session:
+        (row,) = queries.groups(session, queries.find(session, "c1").id)
+        settle_wanted_node(session, row, now=NOW)
+    with pytest.raises(ClientError, match=r"must keep ml\.c5\.large: the group has nodes of it"):
+        sagemaker.update_cluster(ClusterName="c1", InstanceGroups=[flexible("ml.c5.xlarge")])
+    sagemaker.update_cluster(ClusterName="c1", InstanceGroups=[flexible("ml.c5.2xlarge", "ml.c5.large")])
+    shown = groups_of(sagemaker)["a"]
+    assert shown["InstanceRequirements"] == {
+        "CurrentInstanceTypes": ["ml.c5.large", "ml.c5.xlarge"],
+        "DesiredInstanceTypes": ["ml.c5.2xlarge", "ml.c5.large"],
+    }
+    assert [(one["InstanceType"], one["CurrentCount"]) for one in shown["InstanceTypeDetails"]] == [
+        ("ml.c5.2xlarge", 0),
+        ("ml.c5.large", 0),
+    ]
+    with pytest.raises(ClientError, match="Updating fields InstanceType on an InstanceGroup not supported"):
+        sagemaker.update_cluster(ClusterName="c1", InstanceGroups=[group("a")])
+
+
+def test_what_autoscaling_stands_on_cannot_be_taken_away_while_it_is_enabled(sagemaker, sessions: Sessions):
+    sagemaker.create_cluster(
+        ClusterName="c1",
+        InstanceGroups=[group("a", 0)],
+        Orchestrator=EKS,
+        VpcConfig=VPC,
+        NodeProvisioningMode="Continuous",
+        ClusterRole=ROLE,
+        AutoScaling={"Mode": "Enable", "AutoScalerType": "Karpenter"},
+    )
+    as_it_comes_into_service(sessions, "c1")
+    assert sagemaker.describe_cluster(ClusterName="c1")["AutoScaling"] == {
+        "Mode": "Enable",
+        "AutoScalerType": "Karpenter",
+        "Status": "InService",
+    }
+    with pytest.raises(ClientError, match="ClusterRole cannot change while AutoScaling is enabled"):
+        sagemaker.update_cluster(ClusterName="c1", ClusterRole=f"{ROLE}-2")
+    sagemaker.update_cluster(ClusterName="c1", ClusterRole=f"{ROLE}-2", AutoScaling={"Mode": "Disable"})
+
+
+def test_members_of_slurm_are_merged_one_by_one(sagemaker, sessions: Sessions):
+    sagemaker.create_cluster(
+        ClusterName="c1", InstanceGroups=[group("a")], Orchestrator={"Slurm": {"SlurmConfigStrategy": "Merge"}}
+    )
+    as_it_comes_into_service(sessions, "c1")
+    sagemaker.update_cluster(ClusterName="c1", Orchestrator={"Slurm": {"SlurmConfigStrategy": "Managed"}})
+    assert sagemaker.describe_cluster(ClusterName="c1")["Orchestrator"] == {"Slurm": {"SlurmConfigStrategy": "Managed"}}
 
 
 def test_mutable_members_change_and_those_left_out_stay(sagemaker, sessions: Sessions):
