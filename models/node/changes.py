@@ -59,12 +59,13 @@ def settle_wanted_node(
     logical_id: LogicalId | None = None,
     failures: int = 0,
     image: str | None = None,
+    instance_type: str | None = None,
     now: datetime,
 ) -> Node:
     """Writes the wish for one more host of a group.
 
     ``logical_id`` names the place that it takes over; ``failures`` counts the hosts which came to nothing there in a row; ``image`` is the
-    release that the host is to run; None: the one that the group wants.
+    release that the host is to run; None: the one that the group wants. ``instance_type`` is one of the group's; None: its first.
     """
     node = Node(
         id=new_node_id(),
@@ -74,7 +75,7 @@ def settle_wanted_node(
         logical_id=logical_id or new_logical_id(),
         state=NODE.initial,
         state_since=now,
-        instance_type=group.instance_type,
+        instance_type=instance_type or group.instance_type,
         image=image or group.image_wanted,
         facts={"failures": failures, "is_replacement": logical_id is not None},
         operation_id=operations.current(session, group.cluster_id) or _operation_of_place(session, logical_id),

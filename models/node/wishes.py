@@ -73,10 +73,7 @@ def request_replacement(session: Session, node: Node, *, why: str, operation_id:
         InUse: the node is on its way to another group.
         InTransition: the node is going anyway.
     """
-    if not node.is_wanted or node.state in (NodeState.RELEASING, NodeState.GONE):
-        raise InTransition(kind="Node", name=node.instance_id or node.logical_id, state=node.state, verb="a replacement")
-    if node.move_to is not None:
-        raise InUse(kind="Node", name=node.instance_id or node.logical_id, by="a move to another group")
+    check_replaceable(node)
     node.is_wanted = False
     node.is_replaced_on_request = True
     node.lost_because = f"its replacement was requested: {why}"
@@ -96,7 +93,7 @@ def request_move(
         InUse: a restart or another move of the node is on its way.
         InTransition: the node does not serve.
     """
-    _check_is_free(node, "a move")
+    check_free(node, "a move")
     node.move_to = target.id
     node.operation_id = operation_id or node.operation_id
     record(session, node, "move requested", f"{node.instance_id} is to move to instance group {target.name}.", now)
@@ -110,14 +107,31 @@ def request_removal(session: Session, node: Node, *, why: str, now: datetime) ->
         InUse: a restart, a replacement or a move of the node is on its way.
         InTransition: the node is going anyway.
     """
-    name = node.instance_id or node.logical_id
-    occupation = _occupation(node)
-    if occupation is not None:
-        raise InUse(kind="Node", name=name, by=occupation)
-    if not node.is_wanted or node.state in (NodeState.RELEASING, NodeState.GONE):
-        raise InTransition(kind="Node", name=name, state=node.state, verb="its removal")
+    check_removable(node)
     settle_unwanted(session, node, why=why, now=now)
     nudge(session, Cluster.KIND, node.cluster_id)
+
+
+def check_free(node: Node, verb: str) -> None:
+    """That the node serves, and nothing is under way with it. Raises InUse, InTransition."""
+    _check_unoccupied(node)
+    if not node.is_wanted or node.state not in SERVING:
+        raise InTransition(kind="Node", name=_name(node), state=node.state, verb=verb)
+
+
+def check_removable(node: Node) -> None:
+    """Raises InUse, InTransition."""
+    _check_unoccupied(node)
+    if not node.is_wanted or node.state in (NodeState.RELEASING, NodeState.GONE):
+        raise InTransition(kind="Node", name=_name(node), state=node.state, verb="its removal")
+
+
+def check_replaceable(node: Node) -> None:
+    """A restart that does not come back is no hindrance. Raises InUse, InTransition."""
+    if not node.is_wanted or node.state in (NodeState.RELEASING, NodeState.GONE):
+        raise InTransition(kind="Node", name=_name(node), state=node.state, verb="a replacement")
+    if node.move_to is not None:
+        raise InUse(kind="Node", name=_name(node), by="a move to another group")
 
 
 def settle_restart(session: Session, node: Node, *, why: str, now: datetime) -> None:
@@ -166,7 +180,7 @@ def settle_move_withdrawn(session: Session, node: Node, *, why: str, now: dateti
 
 
 def _request_restart(session: Session, node: Node, kind: Restart, *, drain: timedelta | None, is_forced: bool) -> None:
-    _check_is_free(node, f"a {kind}")
+    check_free(node, f"a {kind}")
     node.restart = kind
     node.restart_image = None
     node.restart_drain_s = None if drain is None else int(drain.total_seconds())
@@ -174,14 +188,14 @@ def _request_restart(session: Session, node: Node, kind: Restart, *, drain: time
     session.flush()
 
 
-def _check_is_free(node: Node, verb: str) -> None:
-    """Raises InUse, InTransition."""
-    name = node.instance_id or node.logical_id
+def _check_unoccupied(node: Node) -> None:
     occupation = _occupation(node)
     if occupation is not None:
-        raise InUse(kind="Node", name=name, by=occupation)
-    if not node.is_wanted or node.state not in SERVING:
-        raise InTransition(kind="Node", name=name, state=node.state, verb=verb)
+        raise InUse(kind="Node", name=_name(node), by=occupation)
+
+
+def _name(node: Node) -> str:
+    return node.instance_id or node.logical_id
 
 
 def _occupation(node: Node) -> str | None:
