@@ -75,6 +75,20 @@ class Rest:
     def post(self, path: str, body: Any = None, *, key: str | None = None) -> dict[str, Any]:
         return self._call("POST", path, json=body, headers={"idempotency-key": key} if key else {})
 
+    def delete(self, path: str) -> dict[str, Any]:
+        return self._call("DELETE", path)
+
+    def every(self, path: str, member: str, **query: Any) -> list[dict[str, Any]]:
+        """What all pages of a listing hold."""
+        found: list[dict[str, Any]] = []
+        token = None
+        while True:
+            page = self.get(path, next_token=token, **query)
+            found += page[member]
+            token = page["next_token"]
+            if token is None:
+                return found
+
     def _call(self, method: str, path: str, **more: Any) -> dict[str, Any]:
         """Raises RestError."""
         for tries in range(1, _TRIES + 1):

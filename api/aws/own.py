@@ -11,6 +11,7 @@ from api.aws.pages import PageTokens
 from api.operations.work import Work
 from api.own.kinds import Own
 from api.own.wire import Asked, Wire
+from models import replay
 from models.errors import Invalid
 
 
@@ -37,6 +38,8 @@ def perform(own: Own, work: Work, asked: Asked, tokens: PageTokens) -> Wire:
         DomainError: what the use-case refuses.
         Invalid: a page token of another question.
     """
+    if own.remembers:
+        return _once(own, work, asked)
     if own.page_of is None:
         return own.run(work, asked)
     question: dict[str, Any] = asked.model_dump(mode="json", by_alias=True)
@@ -45,3 +48,18 @@ def perform(own: Own, work: Work, asked: Asked, tokens: PageTokens) -> Wire:
     if cursor is None:
         return found
     return found.model_copy(update={"next_token": tokens.issue(own.name, question, cursor)})
+
+
+def _once(own: Own, work: Work, asked: Asked) -> Wire:
+    """A token belongs to who sent it first, and to one request. Raises Invalid if it came with another one."""
+    token: str | None = getattr(asked, "client_token", None)
+    if token is None:
+        return own.run(work, asked)
+    scope = f"{work.account_id}/{work.caller.key_id or work.caller.name} {own.name}"
+    request: dict[str, Any] = asked.model_dump(mode="json", by_alias=True)
+    kept = replay.recall(work.session, scope, token, request, now=work.now)
+    if kept is not None:
+        return own.gives.model_validate(kept)
+    found = own.run(work, asked)
+    replay.remember(work.session, scope, token, request, found.model_dump(mode="json", by_alias=True), now=work.now)
+    return found

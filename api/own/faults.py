@@ -11,7 +11,7 @@ from api.operations import faults
 from api.operations.faults import FaultView, Injection
 from api.operations.work import Work
 from api.own.kinds import Own, OwnTable
-from api.own.wire import Asked, NextToken, Wire, word
+from api.own.wire import Asked, ClientToken, NextToken, Wire, word
 from models.errors import Forbidden, NotFound
 from models.fault.states import FaultState
 from models.paging import Cut
@@ -25,6 +25,7 @@ class FaultWanted(Asked):
     kind: Annotated[str, StringConstraints(min_length=1, max_length=64)]
     target: Annotated[str, StringConstraints(min_length=1, max_length=256)]
     seconds: Annotated[float, Field(gt=0, le=86_400)] | None = None
+    client_token: ClientToken = None
 
 
 class FaultsWanted(Asked):
@@ -102,7 +103,17 @@ def _shape(view: FaultView) -> FaultShape:
 
 
 FAULTS: OwnTable = (
-    Own("InjectFault", "POST", "/v1/faults", FaultWanted, FaultShape, inject, status=201, errors=(NotFound, Forbidden)),
+    Own(
+        "InjectFault",
+        "POST",
+        "/v1/faults",
+        FaultWanted,
+        FaultShape,
+        inject,
+        status=201,
+        errors=(NotFound, Forbidden),
+        remembers=True,
+    ),
     Own("ListFaults", "GET", "/v1/faults", FaultsWanted, FaultList, listing, page_of="faults", errors=(NotFound,)),
     Own("ClearFault", "DELETE", "/v1/faults/{fault_id}", OneFault, FaultShape, clear, errors=(NotFound,)),
 )

@@ -28,7 +28,7 @@ class Own:
     ``next_token``. For ``run`` both tokens are cursors of ``models.paging``: the doors sign them, and open what they have signed.
 
     A member ``client_token`` of ``takes`` makes a repetition the same as the first call: REST takes it from ``Idempotency-Key`` too, and boto3
-    fills it in. What it does is ``run``'s affair.
+    fills it in. If the operation ``remembers``, the doors keep the answer and give it again (``models.replay``); else the token is ``run``'s affair.
     """
 
     name: str
@@ -44,6 +44,7 @@ class Own:
     """Makes ``takes`` of a body that has errors of its own to tell; it raises DomainError. None: pydantic's validation, strictly."""
     document: str = "The request body"
     """What messages call the body."""
+    remembers: bool = False
     also: Mapping[str, str] = field(default_factory=dict)
     """Other names of a query, and the members of ``takes`` that they mean."""
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import sys
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -18,22 +14,18 @@ from rich.console import Console
 
 from everstep import documents
 from everstep.cli import job_shown
+from everstep.cli.asking import HomeOption, JsonOption, console, control_plane, fail, print_json
 from everstep.cli.job_shown import ENDED
 from everstep.embedded.home import DEFAULT_HOME
-from everstep.rest import BAD_INPUT, Rest, RestError
+from everstep.rest import BAD_INPUT, Rest
 
 app = typer.Typer(help="Training jobs.", no_args_is_help=True)
-
-HomeOption = Annotated[
-    Path, typer.Option("--home", help="The embedded stack to ask, unless EVERSTEP_URL names another control plane.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 
 def _job_id(text: str) -> str:
     """An id becomes a part of an address: nothing else may."""
     if not re.fullmatch(r"[\w-]+", text):
-        _fail(f"{text!r} is no id of a job; `everstep job list` shows them", BAD_INPUT)
+        fail(f"{text!r} is no id of a job; `everstep job list` shows them", BAD_INPUT)
     return text
 
 
@@ -53,13 +45,13 @@ def submit(
 ) -> None:
     """Submit the job that a file describes. A relative working_dir starts at the file; the default is where the file lies."""
     document = _load(file, settings or [])
-    with _rest(home) as rest:
+    with control_plane(home) as rest:
         # The key makes it safe to send again what may have arrived already.
         job_id = rest.post("/v1/jobs", document, key=str(uuid.uuid4()))["job_id"]
         if wait:
             _finish(rest, job_id, as_json=as_json)
     if as_json:
-        _print_json({"job_id": job_id})
+        print_json({"job_id": job_id})
     else:
         typer.echo(job_id)
 
@@ -72,30 +64,23 @@ def listing(
     home: HomeOption = DEFAULT_HOME,
 ) -> None:
     """List jobs, newest first."""
-    jobs: list[dict[str, Any]] = []
-    with _rest(home) as rest:
-        token = None
-        while True:
-            page = rest.get("/v1/jobs", cluster=cluster, live=str(live).lower(), next_token=token)
-            jobs += page["jobs"]
-            token = page["next_token"]
-            if token is None:
-                break
+    with control_plane(home) as rest:
+        jobs = rest.every("/v1/jobs", "jobs", cluster=cluster, live=str(live).lower())
     if as_json:
-        _print_json({"jobs": jobs})
+        print_json({"jobs": jobs})
     else:
-        job_shown.listed(_console(), jobs)
+        job_shown.listed(console(), jobs)
 
 
 @app.command()
 def show(job: JobArgument, as_json: JsonOption = False, home: HomeOption = DEFAULT_HOME) -> None:
     """Show a job: how far it is, who takes part, and the timeline of its memberships."""
-    with _rest(home) as rest:
+    with control_plane(home) as rest:
         found = rest.get(f"/v1/jobs/{job}")
     if as_json:
-        _print_json(found)
+        print_json(found)
     else:
-        job_shown.shown(_console(), found)
+        job_shown.shown(console(), found)
 
 
 @app.command()
@@ -109,11 +94,11 @@ def logs(
 ) -> None:
     """Print what a job's processes have written. It lags by a second; whole logs are files on the nodes."""
     if follow and as_json:
-        _fail("--follow and --json do not go together: one JSON document has an end", BAD_INPUT)
-    with _rest(home) as rest:
+        fail("--follow and --json do not go together: one JSON document has an end", BAD_INPUT)
+    with control_plane(home) as rest:
         found = rest.get(f"/v1/jobs/{job}/logs", lines=lines)
         if as_json:
-            _print_json({"processes": _of_rank(found["processes"], rank)})
+            print_json({"processes": _of_rank(found["processes"], rank)})
             return
         ends = _print_logs(_of_rank(found["processes"], rank), {})
         while follow:
@@ -128,13 +113,13 @@ def logs(
 @app.command()
 def stop(job: JobArgument, wait: WaitOption = False, as_json: JsonOption = False, home: HomeOption = DEFAULT_HOME) -> None:
     """Ask for a job's end. Does nothing for one that has ended."""
-    with _rest(home) as rest:
+    with control_plane(home) as rest:
         found = rest.post(f"/v1/jobs/{job}/stop")
         while wait and found["status"] not in ENDED:
             time.sleep(_POLL_S)
             found = rest.get(f"/v1/jobs/{job}")
     if as_json:
-        _print_json({"job_id": job, "status": found["status"]})
+        print_json({"job_id": job, "status": found["status"]})
     else:
         typer.echo(f"{job} is {found['status']}" + ("." if found["status"] in ENDED else "; a stop was requested."))
 
@@ -142,14 +127,14 @@ def stop(job: JobArgument, wait: WaitOption = False, as_json: JsonOption = False
 @app.command()
 def why(job: JobArgument, as_json: JsonOption = False, home: HomeOption = DEFAULT_HOME) -> None:
     """Explain why a job waits, recovers, shrank or failed, and what led to it."""
-    with _rest(home) as rest:
+    with control_plane(home) as rest:
         found = rest.get(f"/v1/jobs/{job}")
-        events = rest.get(f"/v1/jobs/{job}/events")["events"]
+        events = rest.every(f"/v1/jobs/{job}/events", "events")
     if as_json:
         members = ("job_id", "status", "why", "failure")
-        _print_json({name: found[name] for name in members} | {"events": events})
+        print_json({name: found[name] for name in members} | {"events": events})
     else:
-        job_shown.explained(_console(), found, events[-20:])
+        job_shown.explained(console(), found, events[-20:])
 
 
 # ------------------------------------------------------------------ the job file
@@ -161,7 +146,7 @@ def _load(file: Path, settings: list[str]) -> dict[str, Any]:
         document = documents.parse(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        _fail(f"{file}: {reason}", BAD_INPUT)
+        fail(f"{file}: {reason}", BAD_INPUT)
     for setting in settings:
         _override(document, setting)
     spelling = "WorkingDir" if "WorkingDir" in document else "working_dir"
@@ -176,17 +161,17 @@ def _override(document: dict[str, Any], setting: str) -> None:
     key, equals, text = setting.partition("=")
     outer, dot, inner = key.partition(".")
     if not equals or not outer or (dot and not inner):
-        _fail(f"--set {setting!r}: KEY=VALUE is expected", BAD_INPUT)
+        fail(f"--set {setting!r}: KEY=VALUE is expected", BAD_INPUT)
     if dot:
         holder = document.setdefault(outer, {})
         if not isinstance(holder, dict):
-            _fail(f"--set {setting!r}: {outer} is no mapping", BAD_INPUT)
+            fail(f"--set {setting!r}: {outer} is no mapping", BAD_INPUT)
         holder[inner] = text
         return
     try:
         document[key] = documents.parse(f"value: {text}")["value"]
     except documents.Unreadable as error:
-        _fail(f"--set {setting!r}: {error}", BAD_INPUT)
+        fail(f"--set {setting!r}: {error}", BAD_INPUT)
 
 
 # ------------------------------------------------------------------ waiting and printing
@@ -194,21 +179,21 @@ def _override(document: dict[str, Any], setting: str) -> None:
 
 def _finish(rest: Rest, job_id: str, *, as_json: bool) -> NoReturn:
     """Waits for the job's end and leaves with its verdict. Tells on standard error how it goes."""
-    console = Console(stderr=True, quiet=as_json, highlight=False)
+    progress = Console(stderr=True, quiet=as_json, highlight=False)
     told = None
     while True:
         job = rest.get(f"/v1/jobs/{job_id}")
         now = (job["status"], job["generation"], job["step"] // 10)
         if now != told:
             told = now
-            job_shown.progressed(console, job)
+            job_shown.progressed(progress, job)
         if job["status"] in ENDED:
             break
         time.sleep(_POLL_S)
     if as_json:
-        _print_json(job)
+        print_json(job)
     else:
-        job_shown.shown(_console(), job)
+        job_shown.shown(console(), job)
     raise typer.Exit(0 if job["status"] == "Succeeded" else 1)
 
 
@@ -228,29 +213,3 @@ def _print_logs(processes: list[dict[str, Any]], before: dict[str, int]) -> dict
             typer.echo(f"[{label} {process['instance_id']}] {line}")
         ends[name] = process["end"]
     return ends
-
-
-@contextmanager
-def _rest(home: Path) -> Iterator[Rest]:
-    """A client; what the control plane refuses ends the command with one line."""
-    try:
-        with Rest.from_environment(os.environ, home) as rest:
-            yield rest
-    except RestError as error:
-        _fail(str(error), error.exit_code)
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-
-
-def _console() -> Console:
-    """As wide as the terminal; unbounded into a file, where nothing should be folded."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 240)
-
-
-def _print_json(document: object) -> None:
-    typer.echo(json.dumps(document))
-
-
-def _fail(message: str, exit_code: int) -> NoReturn:
-    typer.echo(f"everstep: {message}", err=True)
-    raise typer.Exit(exit_code)

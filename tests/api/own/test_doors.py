@@ -7,17 +7,25 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from botocore import xform_name
 from botocore.exceptions import ClientError, ParamValidationError
 
+from api.own.kinds import Own
+from api.own.table import OWN
 from models.clock import WallClock
 from models.job.changes import settle_job
 from models.job.states import JobState
-from models.job.table import Job
+from models.job.table import Job, JobProcess
 from models.session import Sessions, unit_of_work
 from tests.api.own.conftest import Rest
 from tests.api.serving import Server
 
 FILE = {"Name": "gpt", "Cluster": "c1", "Command": ["python", "train.py"], "WorkingDir": "/work", "Replicas": 2}
+
+
+def asks_for_nothing(own: Own) -> bool:
+    fields = own.takes.model_fields.values()
+    return own.method == "GET" and own.name != "GetGoodput" and not any(field.is_required() for field in fields)
 
 
 def plain(value: Any) -> Any:
@@ -58,6 +66,42 @@ def test_both_doors_tell_the_same_of_a_job(ours: Any, rest: Rest, job: str):
     assert described["Spec"]["env"] == {"LR": "0.1"}, "a job file's own keys are as somebody wrote them"
     assert described["StartedAt"].tzinfo is not None
     assert "EndedAt" not in described, "absent stays absent"
+
+
+@pytest.mark.parametrize("own", [own for own in OWN if asks_for_nothing(own)], ids=lambda own: own.name)
+def test_both_doors_tell_the_same_when_nothing_in_particular_is_asked(own: Own, ours: Any, rest: Rest, job: str):
+    assert rest("GET", "/v1/jobs").status_code == 200, "from now on the key and the token have been used"
+    told = getattr(ours, xform_name(own.name))()
+    assert plain(told) == plain(rest("GET", own.path).json())
+
+
+def test_both_doors_inject_list_and_clear_faults(ours: Any, rest: Rest, job: str, sessions: Sessions):
+    with unit_of_work(sessions) as session:
+        [process] = session.query(JobProcess).filter_by(job_id=job)
+        process.pid = 4711
+    fault = ours.inject_fault(Kind="hang-rank", Target=f"{job}/0", Seconds=5, ClientToken="t1")
+    assert (fault["Status"], fault["JobId"], fault["Seconds"]) == ("Wanted", job, 5.0)
+    again = rest("POST", "/v1/faults", json={"kind": "hang-rank", "target": f"{job}/0", "seconds": 5.0, "client_token": "t1"})
+    assert again.json()["FaultId"] != fault["FaultId"], "a token belongs to who sent it: this is another key"
+    assert ours.inject_fault(Kind="hang-rank", Target=f"{job}/0", Seconds=5, ClientToken="t1")["FaultId"] == fault["FaultId"]
+    assert refused(ours.inject_fault, Kind="hang-rank", Target=f"{job}/0", Seconds=6, ClientToken="t1")[0] == "ValidationException"
+    assert plain(ours.list_faults(JobId=job)) == plain(rest("GET", "/v1/faults", params={"job_id": job}).json())
+    assert ours.clear_fault(FaultId=fault["FaultId"])["Status"] == "Ending"
+    assert plain(ours.clear_fault(FaultId=fault["FaultId"])) == plain(rest("DELETE", f"/v1/faults/{fault['FaultId']}").json())
+    code, message = refused(ours.inject_fault, Kind="spot-notice", Target="i-1")
+    assert (code, "kill-node" in message) == ("ValidationException", True)
+
+
+def test_goodput_is_told_of_a_job_and_summed_over_a_cluster(ours: Any, rest: Rest, job: str):
+    submitted = ours.submit_job(**FILE)["JobId"]
+    of_job, of_cluster = ours.get_goodput(JobId=job), ours.get_goodput(Cluster="c1")
+    assert (of_job["Jobs"], of_job["ProductiveS"], of_job["Steps"]) == (1, 1.0, 2)
+    assert (of_cluster["Jobs"], of_cluster["ProductiveS"]) == (2, 1.0)
+    assert "Goodput" not in ours.get_goodput(JobId=submitted), "it has had no nodes yet"
+    assert plain(ours.get_goodput(JobId=submitted)) == plain(rest("GET", f"/v1/goodput?job_id={submitted}").json())
+    assert refused(ours.get_goodput)[0] == "ValidationException"
+    assert refused(ours.get_goodput, JobId=job, Cluster="c1")[0] == "ValidationException"
+    assert refused(ours.get_goodput, Cluster="c9")[0] == "ResourceNotFound"
 
 
 def test_what_is_submitted_at_one_door_is_stopped_at_the_other(ours: Any, rest: Rest, cluster: str):

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.live import api, bearer, look, place, work
+from tests.live import api, bearer, hosted, look, place, work
 
-__all__ = ["api", "bearer", "look", "place", "work"]
+__all__ = ["api", "bearer", "hosted", "look", "place", "work"]

@@ -1,0 +1,75 @@
+"""``everstep fault``: break something on purpose, and see what came of it."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from everstep.cli.asking import HomeOption, JsonOption, console, control_plane, fail, print_json
+from everstep.embedded.home import DEFAULT_HOME
+from everstep.rest import BAD_INPUT, Rest
+
+_KINDS = "kill-rank, hang-rank or kill-node; list; clear"
+_TARGETS = "JOB_ID/RANK for faults of ranks, an instance id for kill-node, a fault's id for clear."
+
+
+def fault(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help=_KINDS)],
+    target: Annotated[str | None, typer.Argument(metavar="TARGET", help=_TARGETS)] = None,
+    seconds: Annotated[float | None, typer.Option("--seconds", help="How long a fault lasts that does.")] = None,
+    as_json: JsonOption = False,
+    home: HomeOption = DEFAULT_HOME,
+) -> None:
+    """Break something on purpose. `fault list` shows what was asked for; `fault clear [ID]` ends one fault, or all that last."""
+    with control_plane(home) as rest:
+        match kind:
+            case "list":
+                _list(rest, as_json=as_json)
+            case "clear":
+                _clear(rest, target, as_json=as_json)
+            case _:
+                _inject(rest, kind, target, seconds, as_json=as_json)
+
+
+def _inject(rest: Rest, kind: str, target: str | None, seconds: float | None, *, as_json: bool) -> None:
+    if target is None:
+        fail(f"fault {kind}: TARGET is missing: {_TARGETS}", BAD_INPUT)
+    asked = {"kind": kind, "target": target} | ({} if seconds is None else {"seconds": seconds})
+    # The key makes it safe to send again what may have arrived already: the second time would strike the replacement.
+    found = rest.post("/v1/faults", asked, key=str(uuid.uuid4()))
+    if as_json:
+        print_json(found)
+    else:
+        typer.echo(found["fault_id"])
+
+
+def _list(rest: Rest, *, as_json: bool) -> None:
+    faults = rest.every("/v1/faults", "faults")
+    if as_json:
+        print_json({"faults": faults})
+    else:
+        _show(faults)
+
+
+def _clear(rest: Rest, fault_id: str | None, *, as_json: bool) -> None:
+    if fault_id is not None and not re.fullmatch(r"[\w-]+", fault_id):
+        fail(f"{fault_id!r} is no id of a fault; `everstep fault list` shows them", BAD_INPUT)
+    ids = [fault_id] if fault_id else [found["fault_id"] for found in rest.every("/v1/faults", "faults", live="true")]
+    cleared = [rest.delete(f"/v1/faults/{one}") for one in ids]
+    if as_json:
+        print_json({"faults": cleared})
+    else:
+        _show(cleared)
+
+
+def _show(faults: list[dict[str, Any]]) -> None:
+    table = Table("fault", "kind", "target", "status", "instance", "by", "note", box=None, pad_edge=False)
+    for found in faults:
+        told = (found["fault_id"], found["kind"], found["target"], found["status"], found["instance_id"], found["requested_by"])
+        table.add_row(*(escape(str(word or "")) for word in (*told, found["note"])))
+    console().print(table)

@@ -1,0 +1,70 @@
+"""``everstep fault`` as a user types it, against a real API and a real agent."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from everstep.cli.main import app
+from models.job.states import ProcessState
+from models.session import Sessions
+from tests.agent.test_loop_against_the_control_plane import SLEEP, assign, until
+from tests.live import Host, Place, ThreadedApi, Work, wait_for
+
+Type = Callable[..., Result]
+
+
+@pytest.fixture
+def type_(api: ThreadedApi, bearer: str, monkeypatch: pytest.MonkeyPatch) -> Type:
+    """Types a command and returns what came of it."""
+    monkeypatch.setenv("EVERSTEP_URL", api.url)
+    monkeypatch.setenv("EVERSTEP_TOKEN", bearer)
+    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+
+
+def test_faults_are_injected_listed_and_cleared(
+    type_: Type, hosted: Host, place: Place, work: Work, sessions: Sessions, tmp_path: Path
+):
+    assign(sessions, place, work, SLEEP, tmp_path)
+    hosted.start()
+    until(sessions, work, ProcessState.STARTED)
+    hung = json.loads(type_("fault", "hang-rank", f"{work.job_id}/0", "--seconds", "60", "--json").stdout)
+    assert (hung["status"], hung["seconds"], hung["instance_id"]) == ("Wanted", 60.0, place.instance_id)
+
+    def states() -> list[str]:
+        return [fault["status"] for fault in json.loads(type_("fault", "list", "--json").stdout)["faults"]]
+
+    wait_for(lambda: states() == ["Holding"])
+    assert "hang-rank" in type_("fault", "list").stdout
+    assert json.loads(type_("fault", "clear", "--json").stdout)["faults"][0]["fault_id"] == hung["fault_id"]
+    wait_for(lambda: states() == ["Ended"])
+    killed = type_("fault", "kill-rank", f"{work.job_id}/0").stdout.strip()
+    assert killed.startswith("fault-")
+    assert until(sessions, work, ProcessState.EXITED).signal == signal.SIGKILL
+    wait_for(lambda: states() == ["Struck", "Ended"])
+    assert "Struck" in type_("fault", "clear", killed).stdout
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (("kill-rank",), "TARGET is missing"),
+        (("kill-rank", "job-nothing/0"), "job-nothing"),
+        (("bucket-outage",), "TARGET is missing"),
+        (("spot-notice", "i-1"), "kill-node"),
+        (("kill-rank", "job-1/0", "--seconds", "3"), "does not last"),
+        (("clear", "../jobs"), "no id of a fault"),
+        (("clear", "fault-nothing"), "fault-nothing"),
+    ],
+)
+def test_what_cannot_be_injected_is_one_clear_line_and_exit_code_2(type_: Type, words: tuple[str, ...], message: str):
+    result = type_("fault", *words)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
