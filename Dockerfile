@@ -21,4 +21,4 @@ RUN pip install --no-deps -c constraints.txt -e .
 RUN useradd --system --home-dir /var/lib/everstep --create-home everstep
 USER everstep
 EXPOSE 8600
-CMD ["python", "-m", "uvicorn", "--factory", "api.app:create_app", "--host", "0.0.0.0", "--port", "8600"]
+CMD ["python", "-m", "uvicorn", "--factory", "api.app:create_app", "--host", "0.0.0.0", "--port", "8600", "--no-proxy-headers"]

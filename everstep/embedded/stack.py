@@ -105,7 +105,9 @@ def control_plane(root: Path, home: Home, port: int, env: Mapping[str, str], ser
         argv = ("celery", "-A", "workers.app", "worker", "-Q", queue, "-n", f"{queue}@%h", "-c", str(_WORKER_SLOTS), *flags)
         return Service(f"worker-{queue}", python(*argv), needs, poll_seconds=0.1)
 
-    uvicorn = ("uvicorn", "--factory", "api.app:create_app", "--host", "127.0.0.1", "--port", str(port), "--no-access-log")
+    # Which proxies are believed is ours to say (EVERSTEP_TRUSTED_PROXIES); uvicorn believes everybody on this machine.
+    flags = ("--host", "127.0.0.1", "--port", str(port), "--no-access-log", "--no-proxy-headers")
+    uvicorn = ("uvicorn", "--factory", "api.app:create_app", *flags)
     beat = ("celery", "-A", "workers.app", "beat", "--schedule", str(schedule), "--pidfile=", "--loglevel", "INFO")
     return [
         migration(root, home.root / "postgres" / "migrated", python("alembic", "upgrade", "head")(), servers_needed),

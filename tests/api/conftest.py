@@ -25,7 +25,8 @@ Serve = Callable[..., Server]
 def serving(settings: Settings, clock: Clock | None = None) -> Iterator[Server]:
     """uvicorn in a thread, with the application as the factory makes it."""
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(create_app(settings, clock), log_level="warning", lifespan="on", timeout_graceful_shutdown=2)
+    app = create_app(settings, clock)
+    config = uvicorn.Config(app, log_level="warning", lifespan="on", timeout_graceful_shutdown=2, proxy_headers=False)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -170,6 +171,23 @@ def test_a_source_is_believed_as_far_as_proxies_are_trusted(
     forwarding, trusted: frozenset[str], forwarded: str | None, source: str
 ):
     assert forwarding(trusted, forwarded) == source
+
+
+@pytest.mark.parametrize("door", ["aws", "rest"])
+def test_nobody_says_himself_where_he_calls_from(hold: Hold, server: Server, door: str):
+    holder = hold("Operator")
+    headers = {"x-forwarded-for": "203.0.113.7"}
+    if door == "aws":
+        server.call("DeleteCluster", {"ClusterName": "x"}, key_id=holder.key_id, secret=holder.secret, headers=headers)
+    else:
+        holder.rest.delete("/v1/clusters/x", headers=headers)
+    assert [entry["Source"] for entry in log_of(server, caller=holder.name)] == ["127.0.0.1"]
+
+
+@pytest.mark.parametrize("name", ["Dockerfile", "docker-compose.yml", "everstep/embedded/stack.py"])
+def test_the_server_itself_believes_no_proxy_wherever_it_is_started(name: str):
+    text = (Path(__file__).parents[3] / name).read_text()
+    assert text.count("api.app:create_app") == text.count("--no-proxy-headers") == 1
 
 
 @pytest.fixture
