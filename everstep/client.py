@@ -57,7 +57,8 @@ def client(service: str, **options: Any) -> Any:
     core.get_component("data_loader").search_paths.append(str(MODELS))
     core.register("creating-client-class.sagemaker", _mix_in)
     core.register("after-call.everstep", _read_reals)
-    return boto3.session.Session(botocore_session=core).client(service, **options)
+    session: Any = boto3.session.Session(botocore_session=core)
+    return session.client(service, **options)
 
 
 def _mix_in(base_classes: list[type], **_context: Any) -> None:

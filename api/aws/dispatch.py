@@ -29,7 +29,7 @@ from api.aws.render import render
 from api.aws.schema import sagemaker
 from api.aws.service_model import everstep
 from api.aws.support import read_request
-from api.aws.table.kinds import Listing, Members, Operation, perform
+from api.aws.table.kinds import Listing, Operation, perform
 from api.aws.table.refusals import REFUSALS
 from api.aws.table.sagemaker import SAGEMAKER
 from api.aws.validate import read_members
@@ -45,7 +45,7 @@ CONTENT_TYPE: Final = "application/x-amz-json-1.1"
 log = logging.getLogger(__name__)
 
 
-Served = Callable[[OperationModel, Members, Work, PageTokens], Any]
+Served = Callable[[OperationModel, dict[str, Any], Work, PageTokens], Any]
 """Carries out one operation: members as they were sent in, members of the answer by wire name out."""
 
 
@@ -143,15 +143,15 @@ def route(master_key: bytes) -> TargetRoute:
 
 
 def _of_sagemaker(operation: Operation | Listing) -> Served:
-    def serve(model: OperationModel, asked: Members, work: Work, tokens: PageTokens) -> dict[str, Any]:
+    def serve(model: OperationModel, asked: dict[str, Any], work: Work, tokens: PageTokens) -> dict[str, Any]:
         return perform(model.name, operation, work, read_request(model, operation, asked), tokens)
 
     return serve
 
 
 def _of_ours(own: Own) -> Served:
-    def serve(model: OperationModel, asked: Members, work: Work, tokens: PageTokens) -> dict[str, Any]:
-        members = read_members(model.input_shape, dict(asked))
+    def serve(model: OperationModel, asked: dict[str, Any], work: Work, tokens: PageTokens) -> dict[str, Any]:
+        members = read_members(model.input_shape, asked)
         return perform_own(own, work, read_own(own, members), tokens).model_dump(by_alias=True)
 
     return serve
