@@ -13,6 +13,7 @@ from api.operations.work import Work
 from models.cluster import changes, queries
 from models.cluster.changes import ClusterSpec, GroupSpec
 from models.cluster.queries import ClusterFilter
+from models.cluster.seen import SeenCluster, SeenGroup
 from models.cluster.states import ClusterState, GroupState
 from models.cluster.table import Cluster, InstanceGroup
 from models.errors import Immutable, InTransition, Invalid
@@ -56,7 +57,7 @@ class GroupView:
     ``update`` is the newest update of its software; while that is under way ``at_goal`` nodes run what the group wants.
     """
 
-    group: InstanceGroup
+    group: SeenGroup
     current_count: int
     current_types: Mapping[str, int] = field(default_factory=dict)
     update: GroupUpdate | None = None
@@ -65,7 +66,7 @@ class GroupView:
 
 @dataclass(frozen=True)
 class ClusterView:
-    cluster: Cluster
+    cluster: SeenCluster
     groups: tuple[GroupView, ...]
     releases: Releases
 
@@ -106,16 +107,16 @@ def create(work: Work, wish: ClusterSpec) -> str:
 def describe(work: Work, name_or_arn: str) -> ClusterView:
     """Raises NotFound."""
     seen = described(work.session, name_or_arn)
-    cluster, groups = seen.cluster, [group for group, _ in seen.groups]
-    flexible = [group.id for group in groups if group.is_flexible]
+    flexible = [group.id for group in seen.groups if group.is_flexible]
     types = nodes.current_types(work.session, flexible) if flexible else {}
-    updates = software.latest_of_groups(work.session, groups)
-    at_goal = nodes.at_wanted_image(work.session, cluster.id) if cluster.state is ClusterState.SYSTEM_UPDATING else {}
+    updates = software.latest_of_groups(work.session, seen.groups)
+    is_updating = seen.cluster.state is ClusterState.SYSTEM_UPDATING
+    at_goal = nodes.at_wanted_image(work.session, seen.cluster.id) if is_updating else {}
     views = (
-        GroupView(group, serving, types.get(group.id, {}), updates.get(group.id), at_goal.get(group.id, 0))
-        for group, serving in seen.groups
+        GroupView(group, group.serving, types.get(group.id, {}), updates.get(group.id), at_goal.get(group.id, 0))
+        for group in seen.groups
     )
-    return ClusterView(cluster, tuple(views), images.releases(work.session))
+    return ClusterView(seen.cluster, tuple(views), seen.releases)
 
 
 def update(work: Work, change: ClusterChange) -> str:

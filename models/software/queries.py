@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from sqlalchemy import or_, select, tuple_
 from sqlalchemy.orm import Session
 
+from models.cluster.seen import SeenGroup
 from models.cluster.states import ClusterState, GroupState
 from models.cluster.table import Cluster, InstanceGroup
 from models.ids import ClusterId
@@ -42,7 +43,7 @@ def of_update(session: Session, update_id: str) -> list[GroupUpdate]:
     return list(session.scalars(wanted))
 
 
-def latest_of_groups(session: Session, groups: Sequence[InstanceGroup]) -> dict[str, GroupUpdate]:
+def latest_of_groups(session: Session, groups: Sequence[InstanceGroup | SeenGroup]) -> dict[str, GroupUpdate]:
     """The newest update of each of these groups, by the group's id; groups that never had one are left out, and cost nothing."""
     newest = [(group.update_id, group.id) for group in groups if group.update_id is not None]
     if not newest:

@@ -12,8 +12,8 @@ from api.aws.translate.times import read_after, read_before
 from api.operations.clusters import ClusterChange, ClusterListing, ClusterRow, ClusterView
 from models.cluster.changes import ClusterSpec
 from models.cluster.queries import ClusterFilter
+from models.cluster.seen import SeenCluster
 from models.cluster.states import ClusterState
-from models.cluster.table import Cluster
 from models.paging import Cut
 
 SETTINGS = (
@@ -118,7 +118,7 @@ def _settings(members: Mapping[str, Any]) -> dict[str, Any]:
     return {name: members[name] for name in SETTINGS if name in members}
 
 
-def _write_scaling(cluster: Cluster) -> dict[str, Any] | None:
+def _write_scaling(cluster: SeenCluster) -> dict[str, Any] | None:
     """The status is the setting's: whoever scales with it finds it in service as soon as the cluster takes nodes."""
     config = cluster.settings.get("AutoScaling")
     if config is None:
@@ -127,7 +127,7 @@ def _write_scaling(cluster: Cluster) -> dict[str, Any] | None:
     return {**config, "Status": status.get(cluster.state, "InService")}
 
 
-def _write_shared(cluster: Cluster) -> dict[str, Any] | None:
+def _write_shared(cluster: SeenCluster) -> dict[str, Any] | None:
     """As it is and as it is wished for: no file system is made that could lag behind the wish."""
     config = cluster.settings.get("RestrictedInstanceGroupsConfig")
     if config is None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from api.operations.software import SoftwareWish
-from models.cluster.table import InstanceGroup
+from models.cluster.seen import SeenGroup
 from models.image.queries import Releases
 from models.node.table import Node
 from models.software.states import AT_WORK, UpdateState
@@ -31,7 +31,7 @@ def read_update(members: Mapping[str, Any]) -> SoftwareWish:
     )
 
 
-def write_group_software(group: InstanceGroup, known: Releases, update: GroupUpdate | None, at_goal: int) -> dict[str, Any]:
+def write_group_software(group: SeenGroup, known: Releases, update: GroupUpdate | None, at_goal: int) -> dict[str, Any]:
     """What a group's details say about its software; ``at_goal`` nodes run what the group wants, ``update`` is its newest one."""
     shown: dict[str, Any] = {
         **_images(known, "Current", group.image),
