@@ -138,7 +138,7 @@ def _add(work: Work, cluster: Cluster, additions: Sequence[Addition]) -> Additio
 
 def _wanted(work: Work, group: InstanceGroup, addition: Addition) -> Added:
     first = addition.types[0] if addition.types else None
-    node = settle_wanted_node(work.session, group, instance_type=first, now=work.now)
+    node = settle_wanted_node(work.session, group, instance_type=first, types=addition.types, now=work.now)
     return Added(node.logical_id, addition, addition.types or group.instance_types, NodeState(node.state), node)
 
 

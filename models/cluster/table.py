@@ -34,6 +34,11 @@ class Cluster(Leased, Versioned, Timed, Base):
     failure_message: Mapped[str | None]
     created_at: Mapped[datetime] = mapped_column(index=True)
 
+    @property
+    def zone(self) -> str:
+        """The availability zone of its nodes: there is one in a region here."""
+        return f"{self.arn.split(':')[3]}a"
+
 
 class InstanceGroup(Timed, Base):
     """``spec`` is the caller's specification by wire name, verbatim; the counts in it are superseded by the columns.

@@ -45,6 +45,7 @@ class Heartbeat:
     at: datetime
 
 
+_TOLD_TRIES = 8
 _LAUNCH_FACTS = frozenset({"obstacle", "launch_tries", "launch_tried_at"})
 _HOST_WORK = (NodeState.BOOTING, NodeState.SUSPECT, *RESTARTING, NodeState.RELEASING)
 """The states that something is to be done for, or asked, at the provider."""
@@ -60,12 +61,14 @@ def settle_wanted_node(
     failures: int = 0,
     image: str | None = None,
     instance_type: str | None = None,
+    types: Sequence[str] = (),
     now: datetime,
 ) -> Node:
     """Writes the wish for one more host of a group.
 
     ``logical_id`` names the place that it takes over; ``failures`` counts the hosts which came to nothing there in a row; ``image`` is the
     release that the host is to run; None: the one that the group wants. ``instance_type`` is one of the group's; None: its first.
+    ``types`` are those that it may be of, if not any of its group's.
     """
     node = Node(
         id=new_node_id(),
@@ -77,7 +80,7 @@ def settle_wanted_node(
         state_since=now,
         instance_type=instance_type or group.instance_type,
         image=image or group.image_wanted,
-        facts={"failures": failures, "is_replacement": logical_id is not None},
+        facts={"failures": failures, "is_replacement": logical_id is not None} | ({"types": list(types)} if types else {}),
         operation_id=operations.current(session, group.cluster_id) or _operation_of_place(session, logical_id),
         created_at=now,
     )
@@ -194,11 +197,27 @@ def settle_obstacle(session: Session, node: Node, *, why: str, is_for_good: bool
     tries = int(node.facts.get("launch_tries", 0)) + 1
     node.facts = {**node.facts, "obstacle": why, "launch_tries": tries, "launch_tried_at": now.isoformat()}
     node.message = why
-    if told != why:
+    if told != why or _is_told(tries):
         name = "launch impossible" if node.state is NodeState.REQUESTED else "restart impossible"
-        record(session, node, name, why, now, level=Level.ERROR if is_for_good else Level.WARN)
+        text_ = why if tries == 1 else f"{why} (attempt {tries})"
+        record(session, node, name, text_, now, level=Level.ERROR if is_for_good else Level.WARN)
+    if told != why:
         nudge(session, Cluster.KIND, node.cluster_id)
     session.flush()
+
+
+def settle_other_type(session: Session, node: Node, instance_type: str, *, why: str, is_at_once: bool, now: datetime) -> None:
+    """The host that is wished for, and not launched, is to be of another type. Unless at once, the pause after the latest try goes on."""
+    dropped = {"obstacle", "launch_tried_at"} if is_at_once else {"obstacle"}
+    node.facts = {name: fact for name, fact in node.facts.items() if name not in dropped}
+    node.instance_type = instance_type
+    record(session, node, "another type", f"{why} The node is asked for as {instance_type}.", now)
+    wake_host(session, node, now=now)
+
+
+def _is_told(tries: int) -> bool:
+    """Each of the first attempts is told, and ever fewer of those that follow: a want of capacity can last for days."""
+    return tries <= _TOLD_TRIES or tries & (tries - 1) == 0
 
 
 def report_host(session: Session, node: Node, word: HostWord, *, now: datetime) -> None:

@@ -15,13 +15,17 @@ from models.cluster.table import Cluster, InstanceGroup
 from models.job import queries as jobs
 from models.move import wake
 from models.node import queries as nodes
-from models.node.changes import settle_unwanted, settle_wanted_node
+from models.node.changes import settle_other_type, settle_unwanted, settle_wanted_node
 from models.node.states import NodeState
 from models.node.table import Node
 from models.operation import queries as operations
 from models.session import keep
 from workers.plans import cluster as plans
+from workers.plans import cluster_seen as values
 from workers.plans.decision import Decision
+
+_HEADS = ("Controller", "Login")
+"""Slurm's nodes without which nobody can work on the cluster."""
 
 
 class ClusterReconciler:
@@ -29,7 +33,7 @@ class ClusterReconciler:
     SPAN: ClassVar[timedelta] = timedelta(seconds=5)
     ACTS_OUTSIDE: ClassVar[bool] = False
 
-    def observe(self, session: Session, row_id: str, _now: datetime) -> plans.ClusterSeen | None:
+    def observe(self, session: Session, row_id: str, _now: datetime) -> values.ClusterSeen | None:
         cluster = session.get(Cluster, row_id)
         if cluster is None:
             return None
@@ -38,27 +42,28 @@ class ClusterReconciler:
         rows = {node.id: node for node in (*nodes.of_places(session, row_id), *present)}
         keep(session, [cluster, *rows.values()])
         busy = jobs.busy_nodes(session, row_id)
-        of_group: dict[str, list[plans.NodeSeen]] = defaultdict(list)
+        of_group: dict[str, list[values.NodeSeen]] = defaultdict(list)
         for node in rows.values():
             of_group[node.group_id].append(_node_seen(node, is_busy=node.id in busy))
         incoming = Counter(node.move_to for node in present if node.is_wanted and node.state is not NodeState.RELEASING)
-        return plans.ClusterSeen(
+        return values.ClusterSeen(
             state=cluster.state,
             is_continuous=cluster.is_continuous,
             replaces_lost_nodes=cluster.settings.get("NodeRecovery") != "None",
             has_operation=bool(operations.open_of_cluster(session, row_id)),
             failure=cluster.failure_message,
+            zone=cluster.zone,
             groups=tuple(_group_seen(group, of_group[group.id], incoming[group.id]) for group in groups),
             live_jobs=tuple(job.id for job in jobs.of_cluster(session, row_id, live_only=True)),
         )
 
-    def plan(self, seen: plans.ClusterSeen, now: datetime) -> Decision[plans.Action]:
+    def plan(self, seen: values.ClusterSeen, now: datetime) -> Decision[values.Action]:
         return plans.plan(seen, now)
 
-    def act(self, seen: plans.ClusterSeen, action: plans.Action) -> Any:
+    def act(self, seen: values.ClusterSeen, action: values.Action) -> Any:
         raise NotImplementedError
 
-    def settle(self, session: Session, row_id: str, results: tuple[plans.Action, ...], now: datetime) -> None:
+    def settle(self, session: Session, row_id: str, results: tuple[values.Action, ...], now: datetime) -> None:
         cluster = session.get_one(Cluster, row_id)
         groups = {group.id: group for group in clusters.groups(session, row_id)}
         for action in sorted(results, key=_lock_order):
@@ -67,48 +72,56 @@ class ClusterReconciler:
             wake(session, cluster, now=now)
 
 
-def _write(session: Session, cluster: Cluster, groups: dict[Any, InstanceGroup], action: plans.Action, now: datetime) -> None:
+def _write(session: Session, cluster: Cluster, groups: dict[Any, InstanceGroup], action: values.Action, now: datetime) -> None:
     match action:
-        case plans.MoveCluster(new=new, why=why):
+        case values.MoveCluster(new=new, why=why):
             changes.settle_cluster(session, cluster, new, why=why, now=now)
-        case plans.FinishOperations():
+        case values.FinishOperations():
             changes.settle_operations(session, cluster, now=now)
-        case plans.MoveGroup(group=group, new=new, why=why):
+        case values.MoveGroup(group=group, new=new, why=why):
             changes.settle_group(session, cluster, groups[group], new, why=why, now=now)
-        case plans.RollBackGroup(group=group):
+        case values.RollBackGroup(group=group):
             changes.settle_rollback(groups[group], now=now)
-        case plans.WantNode(group=group, place=place, failures=failures):
+        case values.WantNode(group=group, place=place, failures=failures):
             settle_wanted_node(session, groups[group], logical_id=place, failures=failures, now=now)
-        case plans.LetGo(node=node, why=why):
+        case values.LetGo(node=node, why=why):
             settle_unwanted(session, nodes.get(session, node, lock=True), why=why, now=now)
-        case plans.WakeJob(job=job):
+        case values.TryType(node=node, instance_type=instance_type, why=why, is_at_once=is_at_once):
+            locked = nodes.get(session, node, lock=True)
+            settle_other_type(session, locked, instance_type, why=why, is_at_once=is_at_once, now=now)
+        case values.MissMinimum(group=group, why=why):
+            changes.settle_minimum_missed(session, cluster, groups[group], why=why, now=now)
+        case values.WakeJob(job=job):
             wake(session, jobs.get(session, job, lock=True), now=now)
 
 
-def _lock_order(action: plans.Action) -> tuple[int, str]:
+def _lock_order(action: values.Action) -> tuple[int, str]:
     """Cluster, groups, nodes by id, jobs by id: two transactions that lock in one order cannot wait for each other."""
     match action:
-        case plans.LetGo(node=node):
+        case values.LetGo(node=node) | values.TryType(node=node):
             return (2, node)
-        case plans.WantNode():
+        case values.WantNode():
             return (2, "")
-        case plans.WakeJob(job=job):
+        case values.WakeJob(job=job):
             return (3, job)
-        case plans.MoveCluster():
+        case values.MoveCluster():
             return (1, "")
-        case plans.FinishOperations():
+        case values.FinishOperations():
             return (4, "")  # last: what this step concludes still belongs to the operation
         case _:
             return (0, "")
 
 
-def _group_seen(group: InstanceGroup, seen: list[plans.NodeSeen], incoming: int) -> plans.GroupSeen:
-    return plans.GroupSeen(
+def _group_seen(group: InstanceGroup, seen: list[values.NodeSeen], incoming: int) -> values.GroupSeen:
+    return values.GroupSeen(
         id=group.id,
         name=group.name,
         state=GroupState(group.state),
         target=group.target_count,
         minimum=group.min_count,
+        minimum_since=group.minimum_since,
+        types=group.instance_types,
+        is_head=group.spec.get("SlurmConfig", {}).get("NodeType") in _HEADS,
         has_settled=group.settled is not None,
         is_changed=group.settled is not None and group.settled != clusters.specification(group),
         incoming=incoming,
@@ -116,8 +129,8 @@ def _group_seen(group: InstanceGroup, seen: list[plans.NodeSeen], incoming: int)
     )
 
 
-def _node_seen(node: Node, *, is_busy: bool) -> plans.NodeSeen:
-    return plans.NodeSeen(
+def _node_seen(node: Node, *, is_busy: bool) -> values.NodeSeen:
+    return values.NodeSeen(
         id=node.id,
         place=node.logical_id,
         state=NodeState(node.state),
@@ -130,6 +143,8 @@ def _node_seen(node: Node, *, is_busy: bool) -> plans.NodeSeen:
         is_leaving=node.move_to is not None,
         is_replacement=bool(node.facts.get("is_replacement")),
         failures=int(node.facts.get("failures", 0)),
+        instance_type=node.instance_type,
+        types=tuple(node.facts.get("types", ())),
         obstacle=node.facts.get("obstacle"),
         message=node.message,
     )

@@ -10,7 +10,8 @@ from models.cluster.states import CLUSTER, GROUP, ClusterState, GroupState
 from models.ids import GroupId, LogicalId, NodeId
 from models.node.states import NODE, RESTARTING, NodeState
 from workers.plans import cluster as plans
-from workers.plans.cluster import ClusterSeen, GroupSeen, NodeSeen
+from workers.plans import cluster_seen as values
+from workers.plans.cluster_seen import ClusterSeen, GroupSeen, NodeSeen
 
 START = datetime(2031, 5, 1, tzinfo=UTC)
 _GROWTH = (NodeState.REQUESTED, NodeState.BOOTING, NodeState.CHECKING, NodeState.READY)
@@ -89,9 +90,9 @@ class World:
                 has_grown = True
         return has_grown
 
-    def _write(self, action: plans.Action) -> None:
+    def _write(self, action: values.Action) -> None:
         match action:
-            case plans.WantNode(group=group, place=place, failures=failures):
+            case values.WantNode(group=group, place=place, failures=failures):
                 number = next(self.numbers)
                 node = NodeSeen(
                     id=NodeId(f"new-{number}"),
@@ -104,16 +105,16 @@ class World:
                     failures=failures,
                 )
                 self._change_group(group, nodes=(*self._by_id(group).nodes, node))
-            case plans.LetGo(node=node):
+            case values.LetGo(node=node):
                 self.change_node(node, is_wanted=False)
-            case plans.MoveGroup(group=group, new=new):
+            case values.MoveGroup(group=group, new=new):
                 self._move_group(group, new)
-            case plans.RollBackGroup(group=group):
+            case values.RollBackGroup(group=group):
                 self._roll_back(group)
-            case plans.MoveCluster(new=new, why=why):
+            case values.MoveCluster(new=new, why=why):
                 CLUSTER.check(self.seen.state, new)
                 self.seen = replace(self.seen, state=new, failure=why if new is ClusterState.ROLLING_BACK else self.seen.failure)
-            case plans.FinishOperations():
+            case values.FinishOperations():
                 self.seen = replace(self.seen, has_operation=False)
 
     def _by_id(self, group: GroupId) -> GroupSeen:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from models.cluster.states import ClusterState, GroupState
 from models.node.states import NodeState
 from tests.workers.plans.cluster_world import START, World, group, ready, world
-from workers.plans.cluster import LetGo, MoveCluster, RollBackGroup, WakeJob, WantNode, plan
+from workers.plans.cluster import plan
+from workers.plans.cluster_seen import LetGo, MoveCluster, RollBackGroup, WakeJob, WantNode
 
 BUILT = {"state": GroupState.IN_SERVICE, "has_settled": True}
 

@@ -1,0 +1,179 @@
+"""A cluster as its plan sees it, and what a plan can answer. Pure values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from models.cluster.states import ClusterState, GroupState
+from models.ids import GroupId, JobId, LogicalId, NodeId
+from models.node.states import COUNTED, WANTED, NodeState
+
+
+@dataclass(frozen=True)
+class NodeSeen:
+    """The newest node of a place, or an older one that is not gone yet. ``was_lost`` says that it did not go because it was told to."""
+
+    id: NodeId
+    place: LogicalId
+    state: NodeState
+    is_wanted: bool
+    created_at: datetime
+    state_since: datetime
+    is_busy: bool = False
+    was_lost: bool = False
+    is_replaced_on_request: bool = False
+    is_leaving: bool = False
+    """On its way to another group, or lost on that way: its place here has gone with it."""
+    is_replacement: bool = False
+    failures: int = 0
+    instance_type: str = ""
+    types: tuple[str, ...] = ()
+    """Those that it may be of, if they are not simply its group's."""
+    obstacle: str | None = None
+    """Why its present type cannot be had now."""
+    message: str | None = None
+
+    @property
+    def fills_its_place(self) -> bool:
+        return self.is_wanted and self.state in WANTED and not self.is_leaving
+
+    @property
+    def is_current(self) -> bool:
+        return self.is_wanted and self.state in COUNTED and not self.is_leaving
+
+
+@dataclass(frozen=True)
+class GroupSeen:
+    """``has_settled`` says that there is a specification to roll back to, ``is_changed`` that it is not the present one.
+
+    ``types`` are those that its nodes may be of, the preferred ones first. ``is_head`` is a group without which the cluster cannot work.
+    """
+
+    id: GroupId
+    name: str
+    state: GroupState
+    target: int
+    minimum: int = 0
+    minimum_since: datetime | None = None
+    types: tuple[str, ...] = ()
+    is_head: bool = False
+    has_settled: bool = False
+    is_changed: bool = False
+    incoming: int = 0
+    """Nodes of other groups that are on their way to this one."""
+    nodes: tuple[NodeSeen, ...] = ()
+
+    @property
+    def filling(self) -> tuple[NodeSeen, ...]:
+        return tuple(node for node in self.nodes if node.fills_its_place)
+
+    @property
+    def current(self) -> int:
+        return sum(node.is_current for node in self.nodes)
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why one of its nodes cannot be had now."""
+        waiting = (node for node in self.filling if node.state is NodeState.REQUESTED)
+        return next((node.obstacle or node.message for node in waiting if node.obstacle or node.message), None)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.incoming and all(node.state is NodeState.GONE for node in self.nodes)
+
+    @property
+    def is_at_target(self) -> bool:
+        return self.current == len(self.filling) == self.target and not self.incoming
+
+    @property
+    def vacancies(self) -> tuple[NodeSeen, ...]:
+        """The lost nodes whose places nobody fills, those first that were lost first."""
+        newest: dict[LogicalId, NodeSeen] = {}
+        for node in sorted(self.nodes, key=lambda node: (node.created_at, node.id)):
+            newest[node.place] = node
+        lost = [node for node in newest.values() if node.was_lost and not node.fills_its_place and not node.is_leaving]
+        return tuple(sorted(lost, key=lambda node: (node.state_since, node.id)))
+
+
+@dataclass(frozen=True)
+class ClusterSeen:
+    state: ClusterState
+    is_continuous: bool
+    replaces_lost_nodes: bool = True
+    has_operation: bool = False
+    failure: str | None = None
+    zone: str = ""
+    groups: tuple[GroupSeen, ...] = ()
+    live_jobs: tuple[JobId, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class WantNode:
+    """One more host for the group; ``place`` is that of the lost node it takes over."""
+
+    group: GroupId
+    place: LogicalId | None
+    failures: int
+    why: str
+
+
+@dataclass(frozen=True)
+class LetGo:
+    node: NodeId
+    why: str
+
+
+@dataclass(frozen=True)
+class TryType:
+    """The node, for which there is no host yet, is asked for as another type: at once, or when its pause is over."""
+
+    node: NodeId
+    instance_type: str
+    why: str
+    is_at_once: bool = True
+
+
+@dataclass(frozen=True)
+class MissMinimum:
+    """The group has not got its minimum in time: back to the counts with which it was last in service."""
+
+    group: GroupId
+    why: str
+
+
+@dataclass(frozen=True)
+class MoveGroup:
+    group: GroupId
+    new: GroupState
+    why: str
+
+
+@dataclass(frozen=True)
+class RollBackGroup:
+    """Back to the specification at which it was last in service; away, if it never was."""
+
+    group: GroupId
+    why: str
+
+
+@dataclass(frozen=True)
+class MoveCluster:
+    new: ClusterState
+    why: str
+
+
+@dataclass(frozen=True)
+class FinishOperations:
+    why: str
+
+
+@dataclass(frozen=True)
+class WakeJob:
+    """The job's own plan sees that its cluster is going."""
+
+    job: JobId
+    why: str
+
+
+Action = WantNode | LetGo | TryType | MissMinimum | MoveGroup | RollBackGroup | MoveCluster | FinishOperations | WakeJob

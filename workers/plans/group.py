@@ -1,0 +1,137 @@
+"""What to do about one group of a cluster. Pure: same snapshot, same actions.
+
+Vacant places are filled and surplus nodes are let go. A flexible group has types in an order of preference: every node is first asked for as the
+first of them, and as the next one when there is no capacity. A group that has a minimum and misses it goes back to what it was.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from models.cluster.states import ClusterState, GroupState
+from models.node.states import NodeState
+from workers.plans.cluster_seen import (
+    Action,
+    ClusterSeen,
+    GroupSeen,
+    LetGo,
+    MissMinimum,
+    MoveGroup,
+    NodeSeen,
+    TryType,
+    WantNode,
+)
+from workers.plans.decision import soonest
+
+MINIMUM_WITHIN = timedelta(hours=3)
+"""How long a group may take to have its minimum, as on HyperPod."""
+_FIRST_RETRY = timedelta(seconds=2)
+_LONGEST_RETRY = timedelta(minutes=5)
+BUILDING = (GroupState.CREATING, GroupState.UPDATING)
+_SERVING = (GroupState.IN_SERVICE, GroupState.DEGRADED)
+
+
+def converge(seen: ClusterSeen, group: GroupSeen, now: datetime) -> tuple[list[Action], timedelta | None]:
+    """Nodes to add or to let go, and when a vacancy may be tried again."""
+    if group.state is GroupState.DELETING:
+        return empty(group, f"Instance group {group.name} is being deleted."), None
+    if group.state is GroupState.FAILED or seen.state is ClusterState.FAILED:
+        return [], None
+    missing = group.target - len(group.filling) - group.incoming
+    if missing < 0:
+        return [LetGo(node.id, f"The group scales down to {group.target}.") for node in _surplus(group, -missing)], None
+    actions = _try_other_types(group)
+    again: timedelta | None = None
+    for vacancy in group.vacancies[:missing]:
+        if _is_left_alone(seen, group, vacancy):
+            continue
+        rest = vacancy.state_since + _pause(vacancy.failures) - now
+        if rest > timedelta(0):
+            again = soonest(again, rest)
+            continue
+        why = f"{vacancy.message or 'A node was lost.'} Its place is filled again."
+        actions.append(WantNode(group.id, vacancy.place, vacancy.failures, why))
+    new = WantNode(group.id, None, 0, f"The group wants {group.target} nodes.")
+    return actions + [new] * max(0, missing - len(group.vacancies)), again
+
+
+def judge(seen: ClusterSeen, group: GroupSeen, now: datetime) -> tuple[list[Action], timedelta | None]:
+    """The group's own state, from its counts, and when its patience with its minimum ends."""
+    if group.state in (GroupState.DELETING, GroupState.FAILED, GroupState.SYSTEM_UPDATING):
+        return [], None
+    if group.state in BUILDING:
+        return _judge_built(seen, group, now)
+    if group.state is GroupState.DEGRADED and group.current >= group.target:
+        return [MoveGroup(group.id, GroupState.IN_SERVICE, f"The group has its {group.target} nodes again.")], None
+    if group.state is GroupState.IN_SERVICE and group.current < group.target and _is_hurt(group):
+        because = f": {group.obstacle}" if group.obstacle else "."
+        why = f"{group.current} of {group.target} nodes serve{because}"
+        return [MoveGroup(group.id, GroupState.DEGRADED, why)], None
+    return [], None
+
+
+def empty(group: GroupSeen, why: str) -> list[Action]:
+    """Every node is let go; when the last one is gone, so is the group."""
+    if group.is_empty:
+        return [MoveGroup(group.id, GroupState.GONE, "Every node is gone.")]
+    return [LetGo(node.id, why) for node in group.nodes if node.is_wanted and node.state is not NodeState.GONE]
+
+
+def _judge_built(seen: ClusterSeen, group: GroupSeen, now: datetime) -> tuple[list[Action], timedelta | None]:
+    has_surplus = len(group.filling) > group.target
+    if group.is_at_target or (seen.is_continuous and group.current >= group.minimum and not has_surplus):
+        return [MoveGroup(group.id, GroupState.IN_SERVICE, f"The group has {group.current} nodes.")], None
+    if not seen.is_continuous or group.minimum_since is None or group.current >= group.minimum:
+        return [], None
+    rest = group.minimum_since + MINIMUM_WITHIN - now
+    if rest > timedelta(0):
+        return [], rest
+    because = f" The latest obstacle: {group.obstacle}" if group.obstacle else ""
+    why = (
+        f"Instance group {group.name} has {group.current} of the {group.minimum} nodes that it must have, and {MINIMUM_WITHIN} have passed. "
+        f"It goes back to what it was.{because}"
+    )
+    return [MissMinimum(group.id, why)], None
+
+
+def _is_hurt(group: GroupSeen) -> bool:
+    """Whether something keeps the group from its target. One that merely grows is not hurt."""
+    is_healing = any(node.is_replacement and not node.is_current for node in group.filling)
+    return is_healing or group.obstacle is not None or (bool(group.vacancies) and len(group.filling) < group.target)
+
+
+def _is_left_alone(seen: ClusterSeen, group: GroupSeen, vacancy: NodeSeen) -> bool:
+    """Without node recovery a lost node is replaced when somebody asks for that."""
+    is_asked_for = seen.replaces_lost_nodes or vacancy.is_replaced_on_request or vacancy.failures > 0
+    return not is_asked_for and group.state in _SERVING
+
+
+def _try_other_types(group: GroupSeen) -> list[Action]:
+    """A node for which there is no capacity is asked for as the next type; after the last one again as the first, when its pause is over."""
+    actions: list[Action] = []
+    for node in group.filling:
+        types = node.types or group.types
+        if node.state is not NodeState.REQUESTED or node.obstacle is None or len(types) < 2 or node.instance_type not in types:  # noqa: PLR2004  (one type is no choice)
+            continue
+        place = types.index(node.instance_type) + 1
+        is_last = place == len(types)
+        why = f"{node.instance_type} is not to be had: {node.obstacle}"
+        actions.append(TryType(node.id, types[0] if is_last else types[place], why, is_at_once=not is_last))
+    return actions
+
+
+def _pause(failures: int) -> timedelta:
+    """How long a place stays empty after its latest host: not at all after a loss, ever longer while hosts come to nothing."""
+    if failures == 0:
+        return timedelta(0)
+    return min(_LONGEST_RETRY, _FIRST_RETRY * (1 << min(failures - 1, 12)))
+
+
+def _surplus(group: GroupSeen, count: int) -> list[NodeSeen]:
+    """Who goes first: nodes without a job; of these the ones that do not serve yet, or not well; of these the least preferred type; the newest."""
+    preference = {name: place for place, name in enumerate(group.types)}
+    order = sorted(group.filling, key=lambda node: (node.created_at, node.id), reverse=True)
+    return sorted(
+        order,
+        key=lambda node: (node.is_busy, node.state is NodeState.READY, -preference.get(node.instance_type, len(preference))),
+    )[:count]
