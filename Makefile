@@ -37,6 +37,7 @@ check: venv ## what CI runs besides the tests: lint, format, types, import contr
 	$(BIN)/lint-imports
 	$(BIN)/python -m api.openapi --check
 	$(BIN)/python -m api.aws.service_model --check
+	$(BIN)/python -m api.rest.own_page --check
 	$(BIN)/python -m pytest -q tests/architecture
 
 generate: venv ## writes the files that are made from the code; check fails when one is stale
@@ -44,6 +45,7 @@ generate: venv ## writes the files that are made from the code; check fails when
 	$(BIN)/python -m api.aws.document > docs/wire.md
 	$(BIN)/python -m api.openapi
 	$(BIN)/python -m api.aws.service_model
+	$(BIN)/python -m api.rest.own_page
 
 format: venv
 	$(BIN)/ruff check --fix .

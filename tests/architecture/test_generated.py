@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from api.aws import service_model
+from api.rest import own_page
 from models.machine import Machine
 from models.states_page import MACHINES, PAGE, main, page
 from tests.architecture import sources
@@ -17,6 +18,10 @@ def test_the_page_of_states_is_fresh() -> None:
 
 def test_the_shipped_service_model_is_what_the_table_of_our_operations_says() -> None:
     assert service_model.stale() == [], "run python -m api.aws.service_model"
+
+
+def test_the_page_of_our_operations_is_what_their_table_says() -> None:
+    assert own_page.PAGE.read_text(encoding="utf-8") == own_page.document(), "run python -m api.rest.own_page"
 
 
 def test_the_page_of_states_shows_every_machine_of_the_domain() -> None:
