@@ -21,6 +21,7 @@ BAD_INPUT = 2
 FAILED = 1
 
 _TRIES = 4
+_AGAIN = frozenset({HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS})
 _VERBATIM = frozenset({"Spec", "Details", "Phases"})
 """Members whose own keys are somebody's words: a variable's name must not be respelt."""
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -102,7 +103,7 @@ class Rest:
                     )
                     raise RestError(message) from error
             else:
-                if answer.status_code != HTTPStatus.SERVICE_UNAVAILABLE or tries == _TRIES:
+                if answer.status_code not in _AGAIN or tries == _TRIES:
                     return _read(answer)
             time.sleep(0.25 * 2**tries)
         raise AssertionError
@@ -126,7 +127,8 @@ def _read(answer: httpx.Response) -> dict[str, Any]:
         return dict(snake(document))
     detail = document.get("detail") if isinstance(document, dict) else None
     message = str(detail or f"the control plane answered {answer.status_code} {answer.reason_phrase}")
-    raise RestError(message, BAD_INPUT if answer.is_client_error else FAILED)
+    is_bad_input = answer.is_client_error and answer.status_code not in _AGAIN
+    raise RestError(message, BAD_INPUT if is_bad_input else FAILED)
 
 
 def _stack(place: Home) -> StackState | None:

@@ -16,6 +16,7 @@ from everstep.cli import stack
 
 ELSEWHERE = {
     "job": "everstep.cli.job",
+    "key": "everstep.cli.key",
     "fault": "everstep.cli.fault",
     "demo": "everstep.cli.demo",
 }

@@ -17,6 +17,7 @@ from sqlalchemy import Engine, event
 
 from api.limits import Meter, Throttled
 from api.settings import Settings, SettingsError
+from everstep.rest import Rest
 from models.session import Sessions
 from tests.api.access.holders import ONCE, refused
 from tests.api.serving import KEY_ID, SECRET, TOKEN, Server, settings_for
@@ -129,6 +130,13 @@ def test_boto3_comes_again_by_itself_and_gets_through(serve, database_url: str):
     for _ in range(50):
         assert "ClusterSummaries" in sagemaker.list_clusters()
     assert max(attempts) > 1, "the limit was never met"
+
+
+def test_our_own_command_line_comes_again_as_well(serve, database_url: str):
+    server = serve(replace(settings_for(database_url), rate_limit=5.0))
+    with Rest(server.url, TOKEN) as rest:
+        for _ in range(14):
+            assert rest.get("/v1/jobs")["jobs"] == []
 
 
 def test_whoever_is_nobody_uses_up_nobodys_share(small: Server):
