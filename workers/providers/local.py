@@ -1,4 +1,4 @@
-"""Hosts on this very machine: a directory, a loopback address and a few processes each.
+"""Hosts on this very machine: a directory, a loopback address and a few processes each. A volume is a directory as well.
 
 A host outlives the control plane that launched it. Its processes carry its instance id in ``EVERSTEP_NODE_ID``, and it is alive as long as
 one of them is. Its address is held by a bound socket that its processes inherit, so it is unique among all homes on the machine, and free
@@ -25,7 +25,8 @@ from typing import Any
 from everstep.embedded import procfs
 from everstep.embedded.procfs import ProcessKey
 from everstep.protocol import NODE_ID_VARIABLE
-from workers.providers.base import HostNotFound, HostRef, HostSeen, HostSpec, NoCapacity, ProviderError
+from workers.providers.attachments import FOLDER, Attachments
+from workers.providers.base import HostNotFound, HostRef, HostSeen, HostSpec, NoCapacity, ProviderError, Volume
 
 ROOT = Path(__file__).parents[2]
 _SHEPHERD = ROOT / "agent" / "shepherd.py"
@@ -37,6 +38,8 @@ _START_S = 20.0
 _GRACE_S = 4.0
 """Longer than the shepherd's own grace, so that it ends its flock itself."""
 _KILL_S = 2.0
+_KEPT = ("host.json", ".lock", "agent.log", FOLDER)
+"""What a fresh disk does not take from a host's directory."""
 
 
 @dataclass(frozen=True)
@@ -56,16 +59,39 @@ class LocalProvider:
     def launch(self, spec: HostSpec) -> HostSeen:
         instance_id = instance_id_of(spec.claim)
         place = self.directory / instance_id
-        with self._alone():
+        with _alone(self.directory):
             if (place / "shepherd.json").exists():
                 return self._seen(place)
             if not (place / "host.json").exists() and len(self._places()) >= self.capacity:
                 message = f"all {self.capacity} hosts of this machine are in use"
                 raise NoCapacity(message)
             with self._address(instance_id) as (address, holder):
-                _write(place, {"claim": spec.claim, "instance_id": instance_id, "address": address, "tags": dict(spec.tags)})
+                _write(place, _note(spec, instance_id, address))
                 self._start(place, spec, address, holder)
         return self._seen(place)
+
+    def reboot(self, ref: HostRef, spec: HostSpec) -> HostSeen:
+        return self._restart(ref, spec, is_fresh=False)
+
+    def reimage(self, ref: HostRef, spec: HostSpec) -> HostSeen:
+        return self._restart(ref, spec, is_fresh=True)
+
+    def attach_volume(self, ref: HostRef, volume: Volume) -> None:
+        """A volume that does not exist is made: an empty directory."""
+        place = self._place(ref)
+        with _alone(place):
+            self._attachments(place).attach_volume(volume)
+
+    def detach_volume(self, ref: HostRef, volume_id: str) -> None:
+        place = self._place(ref)
+        with _alone(place):
+            self._attachments(place).detach_volume(volume_id)
+
+    def attach_interface(self, ref: HostRef, interface_id: str) -> None:
+        """A loopback address is all that a local host has: the interface is noted as taken, and nothing is set up for it."""
+        place = self._place(ref)
+        with _alone(place):
+            self._attachments(place).attach_interface(interface_id)
 
     def describe(self, ref: HostRef) -> HostSeen:
         return self._seen(self._place(ref))
@@ -79,20 +105,32 @@ class LocalProvider:
 
     def release(self, ref: HostRef) -> None:
         place = self._place(ref)
-        shepherd = _shepherd(place)
-        if shepherd is not None:
-            procfs.send([shepherd], signal.SIGTERM)
-            procfs.await_end(_members(place.name, shepherd), _GRACE_S)
-        for _ in range(3):  # a process may be forked while we look
-            left = _members(place.name, shepherd)
-            procfs.send(left, signal.SIGKILL)
-            procfs.await_end(left, _KILL_S)
-        if _members(place.name, shepherd):
-            message = f"processes of {place.name} do not end"
-            raise ProviderError(message)
+        _end(place)
+        self._attachments(place).give_back()
         # The note goes first: without it the host is no more, whatever is left of its directory after a crash.
         (place / "host.json").unlink(missing_ok=True)
         shutil.rmtree(place, ignore_errors=True)
+
+    def _restart(self, ref: HostRef, spec: HostSpec, *, is_fresh: bool) -> HostSeen:
+        """A crash leaves what a repetition takes up: the start is noted after the end of what ran before, and before its first process."""
+        place = self._place(ref)
+        with _alone(place):
+            noted = _read(place / "host.json") or {}
+            is_noted = noted.get("start", 0) >= spec.start
+            if is_noted and (place / "shepherd.json").exists():
+                return self._seen(place)
+            if not is_noted:
+                _end(place)
+                (place / "shepherd.json").unlink(missing_ok=True)
+                if is_fresh:
+                    _wipe(place)
+            with self._address(place.name) as (address, holder):
+                _write(place, {**noted, **_note(spec, place.name, address)})
+                self._start(place, spec, address, holder)
+        return self._seen(place)
+
+    def _attachments(self, place: Path) -> Attachments:
+        return Attachments(place, self.directory.parent / "volumes")
 
     def _place(self, ref: HostRef) -> Path:
         place = self.directory / instance_id_of(ref.claim)
@@ -111,15 +149,18 @@ class LocalProvider:
             raise HostNotFound(message)
         shepherd = _shepherd(place)
         is_alive = (shepherd is not None and procfs.is_alive(shepherd)) or bool(_members(place.name, shepherd))
-        return HostSeen(noted["claim"], noted["instance_id"], noted["address"], is_alive, noted["tags"])
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """One launch at a time in a home: hosts are counted, and a launch that is repeated must not overtake itself."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        with (self.directory / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+        held = self._attachments(place)
+        return HostSeen(
+            claim=noted["claim"],
+            instance_id=noted["instance_id"],
+            address=noted["address"],
+            is_alive=is_alive,
+            tags=noted["tags"],
+            image=noted.get("image"),
+            start=noted.get("start", 0),
+            volumes=held.volumes(),
+            interfaces=held.interfaces(),
+        )
 
     @contextmanager
     def _address(self, instance_id: str) -> Iterator[tuple[str, int]]:
@@ -160,6 +201,9 @@ class LocalProvider:
             "EVERSTEP_NODE_VCPUS": str(spec.vcpus),
             "EVERSTEP_NODE_MEMORY_MIB": str(spec.memory_mib),
             "EVERSTEP_OBJECT_STORE_URL": self.object_store_url,
+            "EVERSTEP_HOST_START": str(spec.start),
+            "EVERSTEP_IMAGE": spec.image or "",
+            "EVERSTEP_VOLUMES": str(self._attachments(place).directory),
         }
         # Neither site nor the user's paths: the first process is small and has nothing to import.
         command = [sys.executable, "-I", "-S", str(_SHEPHERD)]
@@ -187,6 +231,55 @@ def instance_id_of(claim: str) -> str:
 
 def _address(number: int) -> str:
     return f"{_NETWORK[0]}.{_NETWORK[1]}.{1 + number // 254}.{1 + number % 254}"
+
+
+def _note(spec: HostSpec, instance_id: str, address: str) -> dict[str, Any]:
+    return {
+        "claim": spec.claim,
+        "instance_id": instance_id,
+        "address": address,
+        "tags": dict(spec.tags),
+        "start": spec.start,
+        "image": spec.image,
+    }
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """One at a time in a directory.
+
+    Of launches in a home, so that hosts are counted and a repeated launch does not overtake itself; of what is done to one host.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _end(place: Path) -> None:
+    """Ends every process of a host. Raises ProviderError if one stays."""
+    shepherd = _shepherd(place)
+    if shepherd is not None:
+        procfs.send([shepherd], signal.SIGTERM)
+        procfs.await_end(_members(place.name, shepherd), _GRACE_S)
+    for _ in range(3):  # a process may be forked while we look
+        left = _members(place.name, shepherd)
+        procfs.send(left, signal.SIGKILL)
+        procfs.await_end(left, _KILL_S)
+    if _members(place.name, shepherd):
+        message = f"processes of {place.name} do not end"
+        raise ProviderError(message)
+
+
+def _wipe(place: Path) -> None:
+    """As a fresh disk: everything but what is attached, and our own notes."""
+    for entry in place.iterdir():
+        if entry.name in _KEPT:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
 
 
 def _shepherd(place: Path) -> ProcessKey | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from workers.providers.base import HostNotFound, HostRef, HostSpec, NoCapacity, Provider
+from workers.providers.base import HostNotFound, HostRef, HostSpec, InUse, NoCapacity, Provider, Volume
 
 ENOUGH_S = 20.0
 
@@ -104,3 +105,74 @@ class ProviderContract:
         assert provider.launch(wishes[0]).is_alive
         release_for_good(provider, HostRef(wishes[0].claim))
         assert provider.launch(third).is_alive
+
+    @pytest.mark.parametrize("kind", ["reboot", "reimage"])
+    def test_a_restarted_host_keeps_its_id_and_address_and_is_alive(self, provider, kind):
+        wish = spec()
+        before = provider.launch(wish)
+        wanted = replace(wish, start=1, image="2.0.0")
+        after = getattr(provider, kind)(HostRef(wish.claim, before.instance_id), wanted)
+        assert (after.instance_id, after.address, after.is_alive, after.start) == (before.instance_id, before.address, True, 1)
+        assert provider.describe(HostRef(wish.claim)) == after
+        assert len(provider.hosts()) == 1
+
+    def test_a_host_is_restarted_once_for_a_start_however_often_it_is_asked_for(self, provider):
+        wish = spec()
+        provider.launch(wish)
+        again = replace(wish, start=1)
+        first = provider.reboot(HostRef(wish.claim), again)
+        assert provider.reboot(HostRef(wish.claim), again) == first
+        assert provider.reboot(HostRef(wish.claim), wish) == first
+
+    def test_an_image_is_the_hosts_after_a_reimage(self, provider):
+        wish = spec()
+        assert provider.launch(replace(wish, image="1.0.0")).image == "1.0.0"
+        assert provider.reimage(HostRef(wish.claim), replace(wish, start=1, image="2.0.0")).image == "2.0.0"
+        assert provider.describe(HostRef(wish.claim)).image == "2.0.0"
+
+    def test_what_was_never_launched_cannot_be_restarted_or_be_given_anything(self, provider):
+        ref = HostRef("never")
+        for call in (
+            lambda: provider.reboot(ref, spec()),
+            lambda: provider.reimage(ref, spec()),
+            lambda: provider.attach_volume(ref, Volume("vol-00000001", "/dev/xvdf")),
+            lambda: provider.detach_volume(ref, "vol-00000001"),
+            lambda: provider.attach_interface(ref, "eni-00000001"),
+        ):
+            with pytest.raises(HostNotFound):
+                call()
+
+    def test_a_volume_is_one_hosts_at_a_time(self, provider):
+        one, two = spec(), spec()
+        volume = Volume("vol-0123456789abcdef0", "/dev/xvdf")
+        for wish in (one, two):
+            provider.launch(wish)
+        for _ in range(2):
+            provider.attach_volume(HostRef(one.claim), volume)
+        assert provider.describe(HostRef(one.claim)).volumes == (volume,)
+        with pytest.raises(InUse):
+            provider.attach_volume(HostRef(two.claim), volume)
+        for _ in range(2):
+            provider.detach_volume(HostRef(one.claim), volume.id)
+        provider.attach_volume(HostRef(two.claim), volume)
+        assert provider.describe(HostRef(one.claim)).volumes == ()
+        release_for_good(provider, HostRef(two.claim))
+        provider.attach_volume(HostRef(one.claim), volume)
+
+    def test_an_interface_is_one_hosts_at_a_time(self, provider):
+        one, two = spec(), spec()
+        for wish in (one, two):
+            provider.launch(wish)
+        for _ in range(2):
+            provider.attach_interface(HostRef(one.claim), "eni-0123456789abcdef0")
+        assert provider.describe(HostRef(one.claim)).interfaces == ("eni-0123456789abcdef0",)
+        with pytest.raises(InUse):
+            provider.attach_interface(HostRef(two.claim), "eni-0123456789abcdef0")
+
+    @pytest.mark.parametrize("kind", ["reboot", "reimage"])
+    def test_what_is_attached_stays_attached_over_a_restart(self, provider, kind):
+        wish = spec()
+        volume = Volume("vol-0123456789abcdef0", "/dev/xvdf")
+        provider.launch(wish)
+        provider.attach_volume(HostRef(wish.claim), volume)
+        assert getattr(provider, kind)(HostRef(wish.claim), replace(wish, start=1)).volumes == (volume,)

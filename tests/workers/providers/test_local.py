@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from everstep.embedded import procfs
 from everstep.protocol import NODE_ID_VARIABLE
 from tests.workers.providers.contract import ProviderContract, release_for_good, spec, until
-from workers.providers.base import HostRef
+from workers.providers.base import HostRef, Volume
 from workers.providers.local import LocalProvider
 
 NOWHERE = "http://127.0.0.1:9"
@@ -48,6 +49,11 @@ def command(key: procfs.ProcessKey) -> list[str]:
 
 def agents(instance_id: str) -> list[procfs.ProcessKey]:
     return [key for key in processes(instance_id) if procfs.is_alive(key) and "agent" in command(key)]
+
+
+def environ(key: procfs.ProcessKey) -> dict[str, str]:
+    lines = Path(f"/proc/{key.pid}/environ").read_text().split("\0")
+    return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
 def kill_all(instance_id: str) -> None:
@@ -126,6 +132,66 @@ class TestLocal(ProviderContract):
         assert os.getsid(shepherd) == shepherd
         with pytest.raises(ChildProcessError):
             os.waitpid(shepherd, os.WNOHANG)
+
+    def test_a_reboot_ends_every_process_and_starts_others_on_the_same_disk(self, provider):
+        wish = spec()
+        host = provider.launch(wish)
+        until(lambda: agents(host.instance_id), "an agent")
+        before = processes(host.instance_id)
+        kept = provider.directory / host.instance_id / "state" / "kept"
+        kept.write_text("data")
+        provider.reboot(HostRef(wish.claim), replace(wish, start=1))
+        until(lambda: agents(host.instance_id), "an agent")
+        assert not before & processes(host.instance_id)
+        assert kept.read_text() == "data"
+        assert environ(agents(host.instance_id)[0])["EVERSTEP_HOST_START"] == "1"
+
+    def test_a_reimage_leaves_nothing_on_the_disk_and_tells_its_image(self, provider):
+        wish = spec()
+        host = provider.launch(wish)
+        place = provider.directory / host.instance_id
+        provider.attach_volume(HostRef(wish.claim), Volume("vol-00000001", "/dev/xvdf"))
+        (place / "state" / "lifecycle.json").write_text("{}")
+        (place / "mine").mkdir()
+        provider.reimage(HostRef(wish.claim), replace(wish, start=1, image="2.0.0"))
+        until(lambda: agents(host.instance_id), "an agent")
+        assert not (place / "state" / "lifecycle.json").exists()
+        assert not (place / "mine").exists()
+        told = environ(agents(host.instance_id)[0])
+        assert told["EVERSTEP_IMAGE"] == "2.0.0"
+        assert (Path(told["EVERSTEP_VOLUMES"]) / "xvdf").resolve() == (provider.directory.parent / "volumes" / "vol-00000001")
+
+    def test_a_restart_that_was_cut_short_is_taken_up_again(self, provider):
+        wish = spec()
+        host = provider.launch(wish)
+        place = provider.directory / host.instance_id
+        again = replace(wish, start=1)
+        provider.reboot(HostRef(wish.claim), again)
+        kill_all(host.instance_id)
+        (place / "shepherd.json").unlink()
+        assert provider.reboot(HostRef(wish.claim), again).is_alive
+        assert provider.describe(HostRef(wish.claim)).address == host.address
+
+    def test_what_is_on_a_volume_outlives_its_host(self, provider):
+        one, two = spec(), spec()
+        volume = Volume("vol-00000001", "/dev/xvdf")
+        host = provider.launch(one)
+        provider.attach_volume(HostRef(one.claim), volume)
+        (provider.directory / host.instance_id / "attached" / volume.id / "model").write_text("weights")
+        release_for_good(provider, HostRef(one.claim))
+        host = provider.launch(two)
+        provider.attach_volume(HostRef(two.claim), volume)
+        assert (provider.directory / host.instance_id / "attached" / "xvdf" / "model").read_text() == "weights"
+
+    def test_a_note_of_a_host_that_is_no_more_keeps_nobody_from_a_volume(self, provider):
+        """As after a crash in the middle of a release."""
+        wish = spec()
+        provider.launch(wish)
+        volumes = provider.directory.parent / "volumes"
+        volumes.mkdir(exist_ok=True)
+        (volumes / "vol-00000001.host").write_text("i-00000000000000000")
+        provider.attach_volume(HostRef(wish.claim), Volume("vol-00000001", "/dev/xvdf"))
+        assert provider.describe(HostRef(wish.claim)).volumes
 
 
 def test_an_agent_that_dies_is_started_again(provider):
