@@ -9,23 +9,19 @@ from botocore.exceptions import ClientError
 
 from tests.system.stack import aws, group, until
 
-SEQUENCE = re.compile(r"(Creating,)+(InService,)+(Updating,)*(InService,)*(Deleting,)+gone,")
-"""What a poller may see of a classic cluster which is created, updated and deleted."""
-
 
 class Poller:
-    """Asks for a cluster's status ten times a second from a thread of its own, from the answer to CreateCluster on."""
+    """Asks for a cluster's status ten times a second from a thread of its own, from the answer to a request on."""
 
     def __init__(self, stack, name):
         self.seen: list[str] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._poll, args=(stack, name))
+        self._words = {*stack.sagemaker.meta.service_model.shape_for("ClusterStatus").enum, "gone"}
 
     def _poll(self, stack, name):
-        while not self._stop.wait(0.1):
+        while not self.seen or (self.seen[-1] != "gone" and not self._stop.wait(0.1)):
             self.seen.append(stack.status(name))
-            if self.seen[-1] == "gone":
-                return
 
     def __enter__(self):
         self._thread.start()
@@ -35,19 +31,49 @@ class Poller:
         self._stop.set()
         self._thread.join()
 
+    def check(self, sequence: str) -> None:
+        """What was seen is the sequence, a pattern over words that end in a comma, and every word is one of the model's."""
+        assert re.fullmatch(sequence, "".join(f"{status}," for status in self.seen)), self.seen
+        assert set(self.seen) <= self._words
+
 
 def test_a_poller_at_ten_hertz_sees_no_illegal_sequence_of_statuses(stack, cluster_name):
+    """R-5: there is no waiter for clusters, so everybody polls: no status flickers, and none is missing right after the request."""
     stack.sagemaker.create_cluster(ClusterName=cluster_name, InstanceGroups=[group("b", 1), group("a", 2)])
     with Poller(stack, cluster_name) as poller:
         until("in service", lambda: stack.status(cluster_name) == "InService")
-        kept = set(stack.running(cluster_name))
-        stack.sagemaker.update_cluster(ClusterName=cluster_name, InstanceGroups=[group("a", 3)])
-        until("updated", lambda: stack.status(cluster_name) == "InService" and len(stack.running(cluster_name)) == 4)
-        assert kept < set(stack.running(cluster_name)), "scaling up keeps what runs"
-        stack.delete_cluster(cluster_name)
-        until("the poller has seen the end", lambda: poller.seen[-1] == "gone")
-    assert SEQUENCE.fullmatch("".join(f"{status}," for status in poller.seen)), poller.seen
+    poller.check("(Creating,)+(InService,)*")
+    kept = set(stack.running(cluster_name))
+    stack.sagemaker.update_cluster(ClusterName=cluster_name, InstanceGroups=[group("a", 3)])
+    with Poller(stack, cluster_name) as poller:
+        until("bigger", lambda: stack.status(cluster_name) == "InService" and len(stack.running(cluster_name)) == 4)
+    poller.check("(Updating,)+(InService,)*")
+    assert kept < set(stack.running(cluster_name)), "scaling up keeps what runs"
+    stack.sagemaker.update_cluster(ClusterName=cluster_name, InstanceGroupsToDelete=["b"])
+    with Poller(stack, cluster_name) as poller:
+        until("smaller", lambda: stack.status(cluster_name) == "InService" and len(stack.running(cluster_name)) == 3)
+    poller.check("(Updating,)+(InService,)*")
+    stack.sagemaker.delete_cluster(ClusterName=cluster_name)
+    with Poller(stack, cluster_name) as poller:
+        until("the poller has seen the end", lambda: poller.seen and poller.seen[-1] == "gone")
+    poller.check("(Deleting,)+gone,")
     assert stack.hosts() & kept == set()
+
+
+def test_groups_that_are_sent_in_another_order_or_left_out_keep_their_nodes(stack, cluster_name):
+    """R-2: a tool that matched groups by their place in the list changed those which nobody had touched. A group is its name."""
+    stack.create_cluster(cluster_name, group("a", 1), group("b", 1), group("c", 1))
+    named = {node["InstanceGroupName"]: node["InstanceId"] for node in stack.nodes(cluster_name)}
+    agents = {instance: stack.agent_of(instance) for instance in named.values()}
+    stack.sagemaker.update_cluster(ClusterName=cluster_name, InstanceGroups=[group("c", 1), group("b", 1), group("a", 1)])
+    until("settled", lambda: stack.status(cluster_name) == "InService")
+    assert {node["InstanceGroupName"]: node["InstanceId"] for node in stack.nodes(cluster_name)} == named
+    stack.sagemaker.update_cluster(ClusterName=cluster_name, InstanceGroups=[group("b", 1)], InstanceGroupsToDelete=["a"])
+    until("without a", lambda: stack.status(cluster_name) == "InService" and len(stack.nodes(cluster_name)) == 2)
+    assert {node["InstanceGroupName"]: node["InstanceId"] for node in stack.nodes(cluster_name)} == {
+        name: named[name] for name in ("b", "c")
+    }
+    assert all(stack.agent_of(named[name]) == agents[named[name]] for name in ("b", "c")), "the same processes still run"
 
 
 def test_groups_keep_the_callers_order_and_are_merged_by_name(stack, cluster_name):
@@ -106,7 +132,9 @@ def test_a_killed_node_is_replaced_and_keeps_its_logical_id(stack, cluster_name)
 
 def test_a_group_that_finds_no_capacity_rolls_a_classic_cluster_back_with_the_reason(stack, cluster_name):
     stack.sagemaker.create_cluster(ClusterName=cluster_name, InstanceGroups=[group("workers", 1), group("too-many", 30)])
-    until("failed", lambda: stack.status(cluster_name) == "Failed", 90)
+    with Poller(stack, cluster_name) as poller:
+        until("failed", lambda: stack.status(cluster_name) == "Failed", 90)
+    poller.check("(Creating,)+(RollingBack,)*(Failed,)*")
     message = stack.sagemaker.describe_cluster(ClusterName=cluster_name)["FailureMessage"]
     assert "too-many" in message
     assert "all 12 hosts" in message
