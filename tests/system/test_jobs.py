@@ -51,7 +51,7 @@ def check_as_unbroken(stack, job, unbroken):
 def test_a_killed_node_costs_no_step_and_survivors_keep_their_processes(stack, cluster, unbroken):
     job_id = stack.submit(cluster, replicas=3, steps=40, spares=1)
     before = members(stack.await_step(job_id, 10))
-    stack.kill_node(before[1]["instance_id"])
+    stack.rest.post("/v1/faults", {"kind": "kill-node", "target": before[1]["instance_id"]})
     after = stack.await_step(job_id, 20)
     survivors = [process for process in before if process["instance_id"] != before[1]["instance_id"]]
     assert {p["process_id"]: p["pid"] for p in survivors}.items() <= {p["process_id"]: p["pid"] for p in members(after)}.items()
@@ -77,8 +77,11 @@ def test_a_node_that_dies_while_everybody_computes_is_missed_before_the_step_end
 def test_a_killed_rank_on_a_healthy_node_is_replaced_from_the_spare(stack, cluster, unbroken):
     job_id = stack.submit(cluster, replicas=3, steps=40, spares=1)
     victim = members(stack.await_step(job_id, 10))[2]
-    os.kill(victim["pid"], signal.SIGKILL)
+    fault = stack.rest.post("/v1/faults", {"kind": "kill-rank", "target": f"{job_id}/{victim['rank']}"})
     check_as_unbroken(stack, stack.await_job(job_id), unbroken)
+    assert [(one["fault_id"], one["status"]) for one in stack.rest.get("/v1/faults", job_id=job_id)["faults"]] == [
+        (fault["fault_id"], "Struck")
+    ]
     assert victim["instance_id"] in stack.running(cluster), "a process fault costs no node"
 
 
