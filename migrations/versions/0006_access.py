@@ -11,6 +11,7 @@ branch_labels = None
 depends_on = None
 
 _STATE = sa.Enum("active", "revoked", name="keystate", native_enum=False, length=32)
+_LIVE = sa.text("state NOT IN ('succeeded', 'failed', 'stopped')")
 
 
 def upgrade() -> None:
@@ -37,11 +38,23 @@ def upgrade() -> None:
     )
     op.add_column("cluster", sa.Column("team", sa.Text(), nullable=True))
     op.add_column("job", sa.Column("team", sa.Text(), nullable=True))
+    # A job's name is taken within its team: whoever cannot see a job must not meet its name either.
+    op.drop_index("uq_job_live_name", table_name="job")
+    op.create_index(
+        "uq_job_live_name",
+        "job",
+        ["cluster_id", "team", "name"],
+        unique=True,
+        postgresql_where=_LIVE,
+        postgresql_nulls_not_distinct=True,
+    )
     op.create_index("ix_event_call", "event", ["at", "sequence"], postgresql_where=sa.text("about = 'Call'"))
 
 
 def downgrade() -> None:
     op.drop_index("ix_event_call", table_name="event")
+    op.drop_index("uq_job_live_name", table_name="job")
+    op.create_index("uq_job_live_name", "job", ["cluster_id", "name"], unique=True, postgresql_where=_LIVE)
     op.drop_column("job", "team")
     op.drop_column("cluster", "team")
     op.drop_table("credential")

@@ -26,8 +26,10 @@ class Job(Leased, Versioned, Timed, Base):
         Index(
             "uq_job_live_name",
             "cluster_id",
+            "team",
             "name",
             unique=True,
+            postgresql_nulls_not_distinct=True,
             postgresql_where=text("state NOT IN ('succeeded', 'failed', 'stopped')"),
         ),
     )

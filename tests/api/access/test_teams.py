@@ -196,7 +196,28 @@ def test_what_a_team_makes_is_its_own(world: World, red: Holder, hold: Hold):
     assert refused(red.everstep.describe_job, JobId=given)[0] == "ResourceNotFound"
 
 
-def test_a_name_that_another_team_has_is_taken_and_nothing_more_is_said(world: World, red: Holder):
+def test_a_teams_jobs_have_names_of_their_own(world: World, red: Holder):
+    file = {"Cluster": "shared-cluster", "Command": ["python"], "WorkingDir": "/code", "Replicas": 1}
+    assert red.everstep.submit_job(Name="blue-job", **file)["JobId"] not in world.secret
+    assert refused(red.everstep.submit_job, Name="red-job", **file)[0] == "ResourceInUse"
+
+
+def test_a_follower_of_events_hears_of_its_own_team_only(world: World, red: Holder, hold: Hold):
+    blue = hold("Operator", "blue")
+    with red.rest.stream("GET", "/v1/events", params={"follow": "true"}, timeout=20) as told:
+        lines = told.iter_lines()
+        blue.everstep.stop_job(JobId=world.ids["job"])
+        mine = red.everstep.list_jobs(Live=True)["Jobs"][0]["JobId"]
+        red.everstep.stop_job(JobId=mine)
+        heard = []
+        for line in lines:
+            heard.append(line)
+            if mine in line:
+                break
+    assert world.ids["job"] not in "".join(heard)
+
+
+def test_the_name_of_another_teams_cluster_is_taken_and_nothing_more_is_said(world: World, red: Holder):
     code, message = refused(
         red.sagemaker.create_cluster,
         ClusterName="blue-cluster",
