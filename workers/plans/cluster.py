@@ -45,6 +45,9 @@ def plan(seen: ClusterSeen, now: datetime) -> Decision[Action]:
     failure = _unprovisionable(seen)
     if failure is not None:
         return Decision(_roll_back(seen, failure), timedelta(0))
+    headless = _headless(seen)
+    if headless is not None:
+        return Decision(_give_up(seen, headless), timedelta(0))
     actions: list[Action] = []
     retry: timedelta | None = None
     for group in seen.groups:
@@ -120,11 +123,23 @@ def _conclude(seen: ClusterSeen) -> list[Action]:
 
 
 def _open(seen: ClusterSeen) -> list[Action]:
-    """A continuous cluster takes nodes at once; if it has heads, from when each group of them has one. Without them it is nothing."""
-    heads = [group for group in seen.groups if group.is_head and group.target] if seen.state is ClusterState.CREATING else []
-    failure = next((why for group in heads if (why := _hopeless(seen, group))), None)
-    if failure is not None:
-        return [MoveCluster(ClusterState.FAILED, failure)]
-    if all(group.current for group in heads):
-        return [MoveCluster(ClusterState.IN_SERVICE, "The cluster takes nodes.")]
-    return []
+    """A continuous cluster takes nodes at once; a new one that has heads does so from when each group of them has a node."""
+    if seen.state is ClusterState.CREATING and not all(group.current for group in _heads(seen)):
+        return []
+    return [MoveCluster(ClusterState.IN_SERVICE, "The cluster takes nodes.")]
+
+
+def _headless(seen: ClusterSeen) -> str | None:
+    """Why a new continuous cluster will not get a head; without one it is nothing."""
+    if not seen.is_continuous or seen.state is not ClusterState.CREATING:
+        return None
+    return next((why for group in _heads(seen) if (why := _hopeless(seen, group))), None)
+
+
+def _heads(seen: ClusterSeen) -> list[GroupSeen]:
+    return [group for group in seen.groups if group.is_head and group.target]
+
+
+def _give_up(seen: ClusterSeen, why: str) -> tuple[Action, ...]:
+    going = [group for group in seen.groups if group.state is not GroupState.DELETING]
+    return (*(RollBackGroup(group.id, why) for group in going), MoveCluster(ClusterState.FAILED, why))

@@ -15,18 +15,20 @@ from workers.providers.base import HostNotFound, HostRef, HostSeen, HostSpec, In
 
 @dataclass
 class SimulatedProvider:
-    """``refused`` are instance types that it will not launch; ``releases`` is how often a release is asked for until the host is gone.
+    """``refused`` are instance types that it will not launch, ``scarce`` says how many hosts of a type there can be; ``releases`` is how often a release is asked for until the host is gone.
 
     ``stuck`` are claims whose hosts it cannot end now. With ``late``, a host is not found for so long after its launch, by ``now``.
     """
 
     capacity: int = 64
     refused: frozenset[str] = frozenset()
+    scarce: dict[str, int] = field(default_factory=dict)
     releases: int = 1
     late: timedelta = timedelta(0)
     now: Callable[[], datetime] | None = None
     stuck: set[str] = field(default_factory=set)
     _hosts: dict[str, HostSeen] = field(default_factory=dict)
+    _types: dict[str, str] = field(default_factory=dict)
     _asked: dict[str, int] = field(default_factory=dict)
     _launched_at: dict[str, datetime] = field(default_factory=dict)
 
@@ -43,10 +45,14 @@ class SimulatedProvider:
         if len(self._hosts) >= self.capacity:
             message = f"all {self.capacity} hosts are in use"
             raise NoCapacity(message)
+        if sum(kind == spec.instance_type for kind in self._types.values()) >= self.scarce.get(spec.instance_type, self.capacity):
+            message = f"there are no more {spec.instance_type}"
+            raise NoCapacity(message)
         digest = hashlib.sha256(spec.claim.encode()).hexdigest()
         address = f"10.{int(digest[:2], 16)}.{int(digest[2:4], 16)}.{int(digest[4:6], 16)}"
         host = HostSeen(spec.claim, f"i-{digest[:17]}", address, is_alive=True, tags=dict(spec.tags), image=spec.image)
         self._hosts[spec.claim] = host
+        self._types[spec.claim] = spec.instance_type
         if self.now is not None:
             self._launched_at[spec.claim] = self.now()
         return host
@@ -65,6 +71,7 @@ class SimulatedProvider:
         self._asked[ref.claim] = self._asked.get(ref.claim, 0) + 1
         if self._asked[ref.claim] >= self.releases:
             del self._hosts[ref.claim]
+            self._types.pop(ref.claim, None)
 
     def reboot(self, ref: HostRef, spec: HostSpec) -> HostSeen:
         return self._restart(ref, spec, self._host(ref).image)

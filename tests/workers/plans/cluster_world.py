@@ -103,10 +103,16 @@ class World:
                     state_since=self.now,
                     is_replacement=place is not None,
                     failures=failures,
+                    instance_type=next(iter(self._by_id(group).types), ""),
                 )
                 self._change_group(group, nodes=(*self._by_id(group).nodes, node))
             case values.LetGo(node=node):
                 self.change_node(node, is_wanted=False)
+            case values.TryType(node=node, instance_type=instance_type):
+                self.change_node(node, instance_type=instance_type, obstacle=None)
+            case values.MissMinimum(group=group):
+                before = self.settled.get(self._by_id(group).name, 0)
+                self._change_group(group, target=before, minimum=0, state=GroupState.IN_SERVICE)
             case values.MoveGroup(group=group, new=new):
                 self._move_group(group, new)
             case values.RollBackGroup(group=group):
@@ -114,6 +120,7 @@ class World:
             case values.MoveCluster(new=new, why=why):
                 CLUSTER.check(self.seen.state, new)
                 self.seen = replace(self.seen, state=new, failure=why if new is ClusterState.ROLLING_BACK else self.seen.failure)
+                self._keep()
             case values.FinishOperations():
                 self.seen = replace(self.seen, has_operation=False)
 
@@ -131,9 +138,15 @@ class World:
         if new is GroupState.GONE:
             self.seen = replace(self.seen, groups=tuple(other for other in self.seen.groups if other.id != group))
             return
-        if new is GroupState.IN_SERVICE:
-            self.settled[one.name] = one.target
-        self._change_group(group, state=new, has_settled=one.has_settled or new is GroupState.IN_SERVICE, is_changed=False)
+        self._change_group(group, state=new)
+        self._keep()
+
+    def _keep(self) -> None:
+        """As the rows do: what serves in a cluster that serves is what a rollback returns to."""
+        for one in self.seen.groups:
+            if self.seen.state is ClusterState.IN_SERVICE and one.state is GroupState.IN_SERVICE:
+                self.settled[one.name] = one.target
+                self._change_group(one.id, has_settled=True, is_changed=False)
 
     def _roll_back(self, group: GroupId) -> None:
         one = self._by_id(group)
