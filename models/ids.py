@@ -24,6 +24,9 @@ EventId = NewType("EventId", str)
 FaultId = NewType("FaultId", str)
 AccessKeyId = NewType("AccessKeyId", str)
 """``AKIA`` and 16 of A-Z, 2-7 for an access key; ``tok-`` and a word for a token."""
+HealthCheckId = NewType("HealthCheckId", str)
+CheckId = NewType("CheckId", str)
+"""Of one node's examination."""
 UpdateId = NewType("UpdateId", str)
 """Of a software update."""
 RevisedId = NewType("RevisedId", str)
@@ -62,8 +65,21 @@ def new_process_id() -> ProcessId:
     return ProcessId(f"p-{_word(12)}")
 
 
+def new_attachment_id(of: str) -> str:
+    """``eni-attach-`` or ``vol-attach-`` and 17 hex digits."""
+    return f"{of}-attach-{uuid.uuid4().hex[:17]}"
+
+
 def new_operation_id() -> OperationId:
     return OperationId(str(uuid.uuid4()))
+
+
+def new_health_check_id() -> HealthCheckId:
+    return HealthCheckId(str(uuid.uuid4()))
+
+
+def new_check_id() -> CheckId:
+    return CheckId(f"check-{_word(12)}")
 
 
 def new_update_id() -> UpdateId:

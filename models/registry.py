@@ -9,6 +9,7 @@ from models.base import Base
 from models.cluster import table as cluster
 from models.directive import table as directive
 from models.fault import table as fault
+from models.health import table as health
 from models.image import table as image
 from models.job import table as job
 from models.node import table as node
@@ -16,6 +17,7 @@ from models.operation import table as operation
 from models.quota import table as quota
 from models.scheduler import table as scheduler
 from models.software import table as software
+from models.volume import table as volume
 
 metadata = Base.metadata
 
@@ -26,6 +28,7 @@ __all__ = [
     "directive",
     "events",
     "fault",
+    "health",
     "image",
     "job",
     "metadata",
@@ -36,4 +39,5 @@ __all__ = [
     "replay",
     "scheduler",
     "software",
+    "volume",
 ]

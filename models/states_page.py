@@ -15,6 +15,7 @@ from models.alarm.states import ALARM
 from models.cluster.states import CLUSTER, GROUP
 from models.directive.states import DIRECTIVE
 from models.fault.states import FAULT
+from models.health.states import CHECK
 from models.image.states import RELEASE
 from models.job.states import JOB, PROCESS
 from models.machine import Machine
@@ -22,11 +23,13 @@ from models.node.states import NODE
 from models.operation.states import OPERATION
 from models.revised import REVISED
 from models.software.states import UPDATE
+from models.volume.states import ATTACHMENT
 
 MACHINES: tuple[Machine[Any], ...] = (
     CLUSTER,
     GROUP,
     NODE,
+    ATTACHMENT,
     JOB,
     PROCESS,
     DIRECTIVE,
@@ -36,6 +39,7 @@ MACHINES: tuple[Machine[Any], ...] = (
     RELEASE,
     UPDATE,
     ALARM,
+    CHECK,
     FAULT,
 )
 PAGE = Path(__file__).parent.parent / "docs" / "states.md"

@@ -12,25 +12,29 @@ from types import MappingProxyType
 from models.access.secrets import boot_token
 from models.clock import Clock, WallClock
 from models.cluster.table import Cluster
+from models.health.table import HealthCheck
 from models.job.table import Job
 from models.node.table import Host, Node
 from models.session import Sessions, connect
 from models.session import sessions as session_factory
 from models.software.table import SoftwareUpdate
+from models.volume.table import Attachment
 from workers.driver import Driver, Reconciler
 from workers.plans.job_seen import Patience as JobPatience
 from workers.plans.node import Patience as NodePatience
 from workers.providers import registry
 from workers.providers.base import Provider
 from workers.reconcilers.cluster import ClusterReconciler
+from workers.reconcilers.health import HealthReconciler
 from workers.reconcilers.host import HostReconciler
 from workers.reconcilers.job import JobReconciler
 from workers.reconcilers.node import NodeReconciler
 from workers.reconcilers.software import SoftwareReconciler
+from workers.reconcilers.volume import AttachmentReconciler
 from workers.settings import FAST, SLOW, Settings
 
 LANES: Mapping[str, str] = MappingProxyType(
-    {Job.KIND: FAST, Node.KIND: FAST, Cluster.KIND: FAST, SoftwareUpdate.KIND: FAST, Host.KIND: SLOW}
+    {Job.KIND: FAST, Node.KIND: FAST, Cluster.KIND: FAST, SoftwareUpdate.KIND: FAST, HealthCheck.KIND: FAST, Host.KIND: SLOW, Attachment.KIND: SLOW}
 )
 """Which queue serves which kind of row. ``host`` is the half of a node that calls its provider."""
 _POOL = 2
@@ -51,7 +55,9 @@ def build(settings: Settings, sessions: Sessions, clock: Clock) -> Plane:
         Cluster.KIND: ClusterReconciler(),
         Node.KIND: NodeReconciler(node_patience),
         Host.KIND: HostReconciler(provider, partial(boot_token, settings.master_key)),
+        Attachment.KIND: AttachmentReconciler(provider),
         SoftwareUpdate.KIND: SoftwareReconciler(),
+        HealthCheck.KIND: HealthReconciler(),
         Job.KIND: JobReconciler(JobPatience(reform=settings.reform_patience)),
     }
     owner = f"{socket.gethostname()}:{os.getpid()}"

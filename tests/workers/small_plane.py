@@ -31,6 +31,7 @@ from models.node.table import Host, Node
 from models.pulse import AGENTS, report_pulse
 from models.session import Sessions, unit_of_work
 from models.software.table import SoftwareUpdate
+from models.volume.table import Attachment
 from tests import rows
 from tests.postgres import Ear
 from workers.driver import Driver
@@ -40,8 +41,9 @@ from workers.reconcilers.host import HostReconciler
 from workers.reconcilers.job import JobReconciler
 from workers.reconcilers.node import NodeReconciler
 from workers.reconcilers.software import SoftwareReconciler
+from workers.reconcilers.volume import AttachmentReconciler
 
-TABLES = {"cluster": Cluster, "node": Node, "host": Host, "job": Job, "software": SoftwareUpdate}
+TABLES = {"cluster": Cluster, "node": Node, "host": Host, "job": Job, "software": SoftwareUpdate, "attachment": Attachment}
 
 
 @dataclass
@@ -76,6 +78,7 @@ class SmallPlane:
                 "host": HostReconciler(self.provider, lambda node_id: f"boot-{node_id}"),
                 "job": JobReconciler(),
                 "software": SoftwareReconciler(),
+                "attachment": AttachmentReconciler(self.provider),
             },
         )
 
@@ -147,7 +150,9 @@ class SmallPlane:
             arrival = Arrival(boot=boot, address=str(node.address), rendezvous_port=29500, facts={}, start=start)
             report_registered(session, node, arrival, node_token=f"token-{node.id}", now=now)
             report_stream(session, node, is_open=True, now=now)
-            report_lifecycle(session, node, exit_code=self.bad_images.get(node.image, self.lifecycle_exit), tail="the end of its log", now=now)
+            report_lifecycle(
+                session, node, exit_code=self.bad_images.get(node.image, self.lifecycle_exit), tail="the end of its log", now=now
+            )
         elif node.boot:
             report_beats(session, [Heartbeat(node.id, node.boot, node.beat_sequence + 1, now)])
             self._obey(session, node)

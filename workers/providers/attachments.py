@@ -76,22 +76,14 @@ class Attachments:
         note = self.store / f"{name}.host"
         own = self.store / f".{name}.{self.place.name}"
         own.write_text(self.place.name)
-        for _ in range(2):
-            try:
-                note.hardlink_to(own)  # exclusive, and whole from the start
-            except FileExistsError:
-                holder = _text(note)
-                if holder == self.place.name:
-                    break
-                if (self.place.parent / holder / "host.json").exists():
-                    message = f"{name} is attached to {holder}"
-                    raise InUse(message) from None
+        if not _claim(note, own):
+            holder = _text(note)
+            if holder and not (self.place.parent / holder / "host.json").exists():
                 note.unlink(missing_ok=True)
-            else:
-                break
+                _claim(note, own)
         own.unlink()
         if _text(note) != self.place.name:
-            message = f"{name} is being attached to another host"
+            message = f"{name} is attached to {_text(note)}"
             raise InUse(message)
 
     def _leave(self, name: str) -> None:
@@ -111,6 +103,15 @@ class Attachments:
         fresh = self.directory / f"{_DEVICES}.new"
         fresh.write_text(json.dumps(devices))
         fresh.replace(self.directory / _DEVICES)
+
+
+def _claim(note: Path, own: Path) -> bool:
+    """Exclusive, and the note is whole from the start."""
+    try:
+        note.hardlink_to(own)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _text(path: Path) -> str:

@@ -20,6 +20,7 @@ from models.node.changes import report_host, settle_launched, settle_node, settl
 from models.node.states import HostWord, NodeState
 from models.node.table import Host, Node
 from models.node.wishes import settle_restarted
+from models.volume.changes import settle_node_gone
 from workers.plans import host as plans
 from workers.plans.decision import Decision
 from workers.providers.base import HostNotFound, HostRef, HostSeen, HostSpec, NoCapacity, Provider, Refused
@@ -177,10 +178,11 @@ class HostReconciler:
 
 
 def _settle_gone(session: Session, node: Node, now: datetime) -> None:
-    """Locks in order: the node is locked, its jobs follow by id, then its directives."""
+    """Locks in order: the node is locked, its attachments and its jobs follow by id, then its directives."""
     if node.state is not NodeState.RELEASING:
         return
     settle_node(session, node, NodeState.GONE, why="The provider knows the instance no longer.", now=now)
+    settle_node_gone(session, node, now=now)
     for job_id in sorted({process.job_id for process in jobs.on_node(session, node.id)}):
         wake(session, jobs.get(session, job_id, lock=True), now=now)
     settle_withdrawn(session, node.id, None, DirectiveState.EXPIRED, now=now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from api.aws.table.attachments import ATTACHMENTS
 from api.aws.table.batches import BATCHES
 from api.aws.table.clusters import CLUSTERS
 from api.aws.table.events import EVENTS
@@ -18,6 +19,7 @@ SAGEMAKER: Table = {
     **CLUSTERS,
     **NODES,
     **BATCHES,
+    **ATTACHMENTS,
     **SOFTWARE,
     **HEALTH,
     **EVENTS,
