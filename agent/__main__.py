@@ -12,6 +12,7 @@ import uuid
 
 from agent.client import ControlPlane
 from agent.faults import Faults
+from agent.health.examiner import Examiner
 from agent.identity import Identity
 from agent.lifecycle import Lifecycle
 from agent.logs import Logs
@@ -24,7 +25,8 @@ from everstep.protocol import VERSION
 
 GONE = 64
 """The node has been released: whoever started this agent must end the node instead of starting it again."""
-_SECRETS = ("EVERSTEP_BOOT_TOKEN", "PYTHONPATH", "PYTHONHOME")
+_BOOT_TOKEN = "EVERSTEP_BOOT_TOKEN"  # noqa: S105  (a variable's name)
+_SECRETS = (_BOOT_TOKEN, "PYTHONPATH", "PYTHONHOME")
 
 
 def main() -> int:
@@ -71,6 +73,13 @@ async def _run(settings: Settings) -> bool:
                 find=supervisor.record,
                 report=outbox.put,
                 told=outbox.emptied,
+            ),
+            examiner=Examiner(
+                address=settings.address,
+                processors=settings.vcpus,
+                state_dir=settings.state_dir,
+                environment={name: value for name, value in os.environ.items() if name != _BOOT_TOKEN},
+                report=outbox.put,
             ),
         )
     )

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 
 from agent.outbox import Numbered
+from everstep.examination import Check
 from everstep.protocol import Beat, Directive, Fault, Registration, Welcome
 
 log = logging.getLogger(__name__)
@@ -65,8 +66,8 @@ class ControlPlane:
         told = [{"sequence": item.sequence, "report": item.report.to_wire()} for item in batch]
         await self._post("/reports", {"boot": boot, "reports": told})
 
-    async def directives(self) -> AsyncIterator[Directive | Fault | None]:
-        """Directives and faults as they come; None is an empty line. Raises Unreachable when the stream ends."""
+    async def directives(self) -> AsyncIterator[Directive | Fault | Check | None]:
+        """Directives, faults and examinations as they come; None is an empty line. Raises Unreachable when the stream ends."""
         try:
             async with self._http.stream("GET", "/directives", headers=self._headers(), timeout=_STREAM_PATIENCE) as answer:
                 if answer.status_code != HTTPStatus.OK:
@@ -101,7 +102,9 @@ class ControlPlane:
         return {"content-type": "application/json"} | ({"authorization": f"Bearer {self.token}"} if self.token else {})
 
 
-def _line(wire: dict[str, Any]) -> Directive | Fault:
+def _line(wire: dict[str, Any]) -> Directive | Fault | Check:
+    if "check" in wire:
+        return Check.from_wire(wire["check"])
     return Fault.from_wire(wire["fault"]) if "fault" in wire else Directive.from_wire(wire)
 
 

@@ -16,12 +16,14 @@ from typing import Any, Protocol
 from agent.assignments import Assignments
 from agent.client import ControlPlane, NodeGone, NotKnown, Rejected, Unreachable
 from agent.faults import Faults
+from agent.health.examiner import Examiner
 from agent.identity import Identity
 from agent.lifecycle import Course, Lifecycle
 from agent.logs import Logs
 from agent.outbox import Outbox
 from agent.pauses import Pauses
 from agent.settings import Settings
+from everstep.examination import Check
 from everstep.protocol import Assignment, Beat, Fault, LifecycleReport, ProcessReport, ProcessStatus, Registration, Welcome
 
 log = logging.getLogger(__name__)
@@ -60,6 +62,7 @@ class Parts:
     lifecycle: Lifecycle
     logs: Logs
     faults: Faults
+    examiner: Examiner
 
 
 class Agent:
@@ -70,6 +73,7 @@ class Agent:
         self._asked = asyncio.Event()
         self._lifecycle_begun = False
         self._beats = 0
+        self._health_port = 0
         self._background: set[asyncio.Future[None]] = set()
         self._assignments = Assignments(parts.supervisor.apply, self._spawn)
 
@@ -79,6 +83,7 @@ class Agent:
     async def run(self) -> bool:
         """Returns whether the node is gone, in which case nothing must start this agent again."""
         port = await self._parts.supervisor.start()
+        self._health_port = await self._parts.examiner.start()
         work = asyncio.create_task(self._serve_for_ever(port))
         asked = asyncio.create_task(self._asked.wait())
         await asyncio.wait((work, asked), return_when=asyncio.FIRST_COMPLETED)
@@ -147,6 +152,7 @@ class Agent:
             memory_mib=settings.memory_mib,
             processes=self._parts.supervisor.inventory(),
             start=settings.start,
+            health_port=self._health_port,
         )
 
     # ------------------------------------------------------------ serving
@@ -199,6 +205,8 @@ class Agent:
                     self._parts.pauses.heard()
                     if isinstance(directive, Fault):
                         self._spawn(self._parts.faults.hear(directive))
+                    elif isinstance(directive, Check):
+                        self._spawn(self._parts.examiner.hear(directive))
                     elif directive is not None:
                         self._assignments.offer(directive)
                         if listed is not None:

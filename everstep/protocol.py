@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from everstep.examination import HealthReport
 from everstep.wire import Wire
 
 PROTOCOL_VERSION = 1
@@ -285,6 +286,7 @@ Report = (
     | LifecycleReport
     | LogReport
     | FaultReport
+    | HealthReport
 )
 REPORTS: dict[str, type[Report]] = {
     cls.kind: cls
@@ -298,6 +300,7 @@ REPORTS: dict[str, type[Report]] = {
         LifecycleReport,
         LogReport,
         FaultReport,
+        HealthReport,
     )
 }
 
@@ -328,6 +331,8 @@ class Registration(Wire):
     vcpus: int
     memory_mib: int
     processes: tuple[ProcessReport, ...] = ()
+    health_port: int | None = None
+    """Where the agent listens to peers that measure the way to it."""
     start: int = 0
     """Which start of the host this is: its provider numbers them, from 0 for the launch."""
 

@@ -15,10 +15,12 @@ from models.text import storable
 
 _IDS = (
     ids.AccessKeyId,
+    ids.CheckId,
     ids.ClusterId,
     ids.EventId,
     ids.FaultId,
     ids.GroupId,
+    ids.HealthCheckId,
     ids.InstanceId,
     ids.JobId,
     ids.LogicalId,

@@ -14,6 +14,7 @@ from models.alarm import queries as alarms
 from models.cluster import queries as clusters
 from models.cluster.states import ClusterState, GroupState
 from models.cluster.table import InstanceGroup
+from models.health import queries as health
 from models.image import queries as images
 from models.image.queries import Releases
 from models.session import unit_of_work
@@ -39,7 +40,7 @@ def start_due(plane: Plane) -> int:
 
 def _look(session: Session, cluster_id: str, now: datetime) -> bool:
     cluster = clusters.get(session, cluster_id, lock=True)
-    if cluster.state is not ClusterState.IN_SERVICE:
+    if cluster.state is not ClusterState.IN_SERVICE or health.on_demand(session, cluster_id) is not None:
         return False
     known = images.releases(session)
     wishes, causes = [], set()

@@ -34,7 +34,15 @@ from workers.reconcilers.volume import AttachmentReconciler
 from workers.settings import FAST, SLOW, Settings
 
 LANES: Mapping[str, str] = MappingProxyType(
-    {Job.KIND: FAST, Node.KIND: FAST, Cluster.KIND: FAST, SoftwareUpdate.KIND: FAST, HealthCheck.KIND: FAST, Host.KIND: SLOW, Attachment.KIND: SLOW}
+    {
+        Job.KIND: FAST,
+        Node.KIND: FAST,
+        Cluster.KIND: FAST,
+        SoftwareUpdate.KIND: FAST,
+        HealthCheck.KIND: FAST,
+        Host.KIND: SLOW,
+        Attachment.KIND: SLOW,
+    }
 )
 """Which queue serves which kind of row. ``host`` is the half of a node that calls its provider."""
 _POOL = 2

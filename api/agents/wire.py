@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Discriminator, Tag, TypeAdapter, ValidationError
 
 from everstep import protocol
+from everstep.examination import HealthReport
 
 T = TypeVar("T")
 
@@ -38,7 +39,8 @@ AnyReport = Annotated[
     | Annotated[protocol.FailedReport, Tag("failed")]
     | Annotated[protocol.LifecycleReport, Tag("lifecycle")]
     | Annotated[protocol.LogReport, Tag("log")]
-    | Annotated[protocol.FaultReport, Tag("fault")],
+    | Annotated[protocol.FaultReport, Tag("fault")]
+    | Annotated[HealthReport, Tag("health")],
     Discriminator(_kind),
 ]
 

@@ -26,6 +26,9 @@ from models.errors import DomainError, Unauthenticated
 from models.fault import queries as fault_queries
 from models.fault.states import FaultState
 from models.fault.table import Fault
+from models.health import queries as health_queries
+from models.health.states import CheckState
+from models.health.table import NodeCheck
 from models.ids import JobId, NodeId, ProcessId, digest, new_token
 from models.job import queries as job_queries
 from models.job import reports as job_reports
@@ -38,6 +41,8 @@ from models.node.states import NodeState
 from models.node.table import Node
 from models.session import locked
 
+_CHECKS = -(1 << 52)
+"""Lines of examinations are numbered below it, those of faults above."""
 _STREAM = "stream"
 """The fact that names a node's newest directive stream: an older one that closes later must not report the node as cut off."""
 
@@ -85,7 +90,7 @@ def register(
         boot=told.boot,
         address=told.address,
         rendezvous_port=told.rendezvous_port,
-        facts={"agent_version": told.version, "vcpus": told.vcpus, "memory_mib": told.memory_mib},
+        facts={"agent_version": told.version, "vcpus": told.vcpus, "memory_mib": told.memory_mib, "health_port": told.health_port},
         start=told.start,
     )
     node_changes.report_registered(session, node, arrival, node_token=node_token, now=now)
@@ -136,7 +141,10 @@ def assignments(session: Session, node_id: NodeId) -> list[Line]:
     A fault's line has another number with each of its states, and none that a directive could have.
     """
     told = [Line(row.id, {"id": row.id, "assignment": row.assignment}) for row in directive_queries.current(session, node_id)]
-    return told + [Line(_number(fault), {"fault": _fault(fault).to_wire()}) for fault in fault_queries.of_node(session, node_id)]
+    told += [Line(_number(fault), {"fault": _fault(fault).to_wire()}) for fault in fault_queries.of_node(session, node_id)]
+    return told + [
+        Line(_CHECKS - check.sequence, {"check": check.order}) for check in health_queries.asked_of_node(session, node_id)
+    ]
 
 
 def deliver(session: Session, ids: Sequence[int], *, now: datetime) -> None:
@@ -148,7 +156,8 @@ def undelivered(session: Session, node_ids: Sequence[NodeId]) -> list[NodeId]:
     """Which of these nodes have a directive that no stream has carried yet, or a fault of which the agent has not told."""
     wanted = select(Directive.node_id).where(Directive.state == DirectiveState.ISSUED, Directive.node_id.in_(node_ids))
     untold = select(Fault.node_id).where(Fault.state.in_((FaultState.WANTED, FaultState.ENDING)), Fault.node_id.in_(node_ids))
-    return list(session.scalars(union(wanted, untold)))
+    unexamined = select(NodeCheck.node_id).where(NodeCheck.state == CheckState.ASKED, NodeCheck.node_id.in_(node_ids))
+    return list(session.scalars(union(wanted, untold, unexamined)))
 
 
 def report_beats(session: Session, beats: Sequence[node_changes.Heartbeat]) -> None:

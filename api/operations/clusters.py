@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from api.operations.health import check_not_examined
 from api.operations.images import with_images
+from api.operations.instances import check_instances
 from api.operations.specifications import Specification, check_specification, refuse_repeated
 from api.operations.tags import check_keys
 from api.operations.work import Work
@@ -91,12 +93,14 @@ def create(work: Work, wish: ClusterSpec) -> str:
 
     Raises:
         AlreadyExists: the name is taken until its cluster is deleted.
+        LimitExceeded: there would be more instances than there may be.
         Invalid, Unsupported: the wish contradicts itself, or asks for what this control plane cannot do.
     """
     check_keys(wish.tags)
     check_specification(Specification(wish.is_continuous, wish.settings, wish.groups), now=work.now)
     if not wish.groups:
         raise Invalid(message="A cluster needs at least one instance group: InstanceGroups must not be empty.")
+    check_instances(work, more=sum(group.count for group in wish.groups))
     _check_eks_is_free(work, wish.settings)
     groups = with_images(work, wish.groups, {}, is_continuous=wish.is_continuous)
     owned = replace(wish, team=work.caller.team, groups=groups)
@@ -130,6 +134,7 @@ def update(work: Work, change: ClusterChange) -> str:
     cluster = queries.find(work.session, change.cluster, lock=True)
     if cluster.state not in SETTLED:
         raise InTransition(kind="Cluster", name=cluster.name, state=cluster.state, verb="an update")
+    check_not_examined(work, cluster, verb="an update")
     _check_settings(cluster, change.settings)
     present = {group.name: group for group in queries.groups(work.session, cluster.id)}
     _check_deletions(change, present)
@@ -185,6 +190,10 @@ def _merged_groups(
     others = [_as_it_is(group) for name, group in present.items() if name not in named and group.state is not GroupState.DELETING]
     wish = Specification(cluster.is_continuous, {**cluster.settings, **settings}, merged, others)
     check_specification(wish, now=work.now)
+    before = {name: group.target_count for name, group in present.items() if group.state is not GroupState.DELETING}
+    going = sum(before.get(name, 0) for name in change.to_delete)
+    more = sum(spec.count - before.get(spec.name, 0) for spec in merged) - going
+    check_instances(work, more=more, cluster_id=cluster.id)
     merged = with_images(work, merged, present, is_continuous=cluster.is_continuous)
     return tuple(spec for spec in merged if not _is_same(spec, present.get(spec.name)))
 

@@ -17,10 +17,13 @@ from sqlalchemy.orm import Session
 
 from api.operations.agents import OtherBoot, identify, report_process
 from everstep import protocol
+from everstep.examination import HealthReport
 from models.errors import DomainError
 from models.fault import queries as faults
 from models.fault.changes import report_fault
 from models.fault.states import FaultState
+from models.health import queries as health
+from models.health.changes import report_findings
 from models.ids import NodeId, ProcessId
 from models.job import logs as job_logs
 from models.job import reports as job_reports
@@ -28,7 +31,7 @@ from models.job.table import Job, JobProcess
 from models.node import changes as node_changes
 from models.node.table import Node
 
-_OF_NODE = protocol.LifecycleReport | protocol.FaultReport
+_OF_NODE = protocol.LifecycleReport | protocol.FaultReport | HealthReport
 """Reports that name no job."""
 
 log = logging.getLogger(__name__)
@@ -158,6 +161,12 @@ def _fault(session: Session, node: Node, report: protocol.FaultReport, now: date
         report_fault(session, fault, FaultState(report.outcome.value), note=report.note, now=now)
 
 
+def _health(session: Session, node: Node, report: HealthReport, now: datetime) -> None:
+    check = health.get(session, report.check)
+    if check is not None and check.node_id == node.id:
+        report_findings(session, node, check, [finding.to_wire() for finding in report.findings], now=now)
+
+
 _TELL: dict[type[protocol.Report], Callable[[Session, Node, Any, datetime], None]] = {
     protocol.ProcessReport: _process,
     protocol.BrokenReport: _broken,
@@ -168,4 +177,5 @@ _TELL: dict[type[protocol.Report], Callable[[Session, Node, Any, datetime], None
     protocol.LifecycleReport: _lifecycle,
     protocol.LogReport: _log,
     protocol.FaultReport: _fault,
+    HealthReport: _health,
 }

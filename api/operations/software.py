@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from api.operations import images
+from api.operations.health import check_not_examined
 from api.operations.work import Work
 from models.alarm import queries as alarms
 from models.cluster import queries as clusters
@@ -43,6 +44,7 @@ def update(work: Work, wish: SoftwareWish) -> str:
     cluster = clusters.find(work.session, wish.cluster, lock=True)
     if cluster.state is not ClusterState.IN_SERVICE:
         raise InTransition(kind="Cluster", name=cluster.name, state=cluster.state, verb="a software update")
+    check_not_examined(work, cluster, verb="a software update")
     check_deployment(wish.deployment, where="DeploymentConfig")
     chosen = _chosen(clusters.groups(work.session, cluster.id), wish)
     known = releases.releases(work.session)

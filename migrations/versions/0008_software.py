@@ -77,6 +77,45 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["group_id"], ["instance_group.id"], name=op.f("fk_group_update_group_id")),
         sa.PrimaryKeyConstraint("update_id", "group_id", name=op.f("pk_group_update")),
     )
+    op.create_table(
+        "health_check",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("cluster_id", sa.Text(), nullable=False),
+        sa.Column("operation_id", sa.Text(), nullable=True),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
+        *_lease(),
+        sa.ForeignKeyConstraint(["cluster_id"], ["cluster.id"], name=op.f("fk_health_check_cluster_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_health_check")),
+    )
+    op.create_index(op.f("ix_health_check_reconcile_at"), "health_check", ["reconcile_at"])
+    op.create_index(
+        "uq_health_check_on_demand",
+        "health_check",
+        ["cluster_id"],
+        unique=True,
+        postgresql_where=sa.text("ended_at IS NULL AND operation_id IS NOT NULL"),
+    )
+    op.create_table(
+        "node_check",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("sequence", sa.BigInteger(), sa.Identity(always=True), nullable=False),
+        sa.Column("health_check_id", sa.Text(), nullable=False),
+        sa.Column("node_id", sa.Text(), nullable=False),
+        sa.Column("kinds", postgresql.JSONB(), nullable=False),
+        sa.Column("order", postgresql.JSONB(), nullable=False),
+        sa.Column("state", sa.String(length=32), nullable=False),
+        sa.Column("findings", postgresql.JSONB(), nullable=False),
+        sa.Column("why", sa.Text(), nullable=True),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("state_since", sa.DateTime(timezone=True), nullable=False),
+        sa.ForeignKeyConstraint(["health_check_id"], ["health_check.id"], name=op.f("fk_node_check_health_check_id")),
+        sa.ForeignKeyConstraint(["node_id"], ["node.id"], name=op.f("fk_node_check_node_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_node_check")),
+        sa.UniqueConstraint("sequence", name=op.f("uq_node_check_sequence")),
+    )
+    op.create_index(op.f("ix_node_check_health_check_id"), "node_check", ["health_check_id"])
+    op.create_index("ix_node_check_node_state", "node_check", ["node_id", "state"])
     op.add_column("node", sa.Column("held_for", sa.Text(), nullable=True))
     op.add_column("node", sa.Column("software_at", sa.DateTime(timezone=True), nullable=True))
     op.add_column("node", sa.Column("operation_id", sa.Text(), nullable=True))
@@ -103,6 +142,8 @@ def downgrade() -> None:
     op.drop_column("node", "operation_id")
     op.drop_column("node", "software_at")
     op.drop_column("node", "held_for")
+    op.drop_table("node_check")
+    op.drop_table("health_check")
     op.drop_table("group_update")
     op.drop_table("software_update")
     op.drop_table("alarm")

@@ -15,6 +15,7 @@ import pytest
 
 from agent.client import ControlPlane
 from agent.faults import Faults
+from agent.health.examiner import Examiner
 from agent.identity import Identity
 from agent.lifecycle import Lifecycle
 from agent.logs import Logs
@@ -81,6 +82,7 @@ def make(api: ThreadedApi, place: Place, tmp_path: Path, outbox: Outbox) -> Make
                 lifecycle=Lifecycle(tmp_path, None, {}, time.monotonic),
                 logs=Logs(tmp_path, outbox.put),
                 faults=Faults(node_id="i-1", state_dir=tmp_path, find=lambda _: None, report=outbox.put, told=outbox.emptied),
+                examiner=Examiner(address="127.0.0.1", processors=1, state_dir=tmp_path, environment={}, report=outbox.put),
             )
         )
 

@@ -19,6 +19,8 @@ from models.cluster.table import Cluster
 from models.directive import queries as directives
 from models.directive.changes import report_delivered
 from models.errors import NotFound
+from models.health import queries as health
+from models.health.changes import report_findings
 from models.job import queries as jobs
 from models.job.reports import Reform, report_broken, report_finished, report_process, report_reformed
 from models.job.states import JobState, ProcessState
@@ -37,6 +39,7 @@ from tests.postgres import Ear
 from workers.driver import Driver
 from workers.providers.simulated import SimulatedProvider
 from workers.reconcilers.cluster import ClusterReconciler
+from workers.reconcilers.health import HealthReconciler
 from workers.reconcilers.host import HostReconciler
 from workers.reconcilers.job import JobReconciler
 from workers.reconcilers.node import NodeReconciler
@@ -57,7 +60,10 @@ class TestClock:
 
 @dataclass
 class SmallPlane:
-    """``dead`` nodes' agents neither beat nor obey; ``lifecycle_exit`` is what lifecycle scripts exit with, ``bad_images`` what on some images."""
+    """``dead`` nodes' agents neither beat nor obey; ``lifecycle_exit`` is what lifecycle scripts exit with, ``bad_images`` what on some images.
+
+    ``ill`` is what health checks of some instances find.
+    """
 
     sessions: Sessions
     ear: Ear
@@ -65,6 +71,7 @@ class SmallPlane:
     clock: TestClock = field(default_factory=TestClock)
     dead: set[str] = field(default_factory=set)
     lifecycle_exit: int = 0
+    ill: dict[str, str] = field(default_factory=dict)
     bad_images: dict[str | None, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -78,6 +85,7 @@ class SmallPlane:
                 "host": HostReconciler(self.provider, lambda node_id: f"boot-{node_id}"),
                 "job": JobReconciler(),
                 "software": SoftwareReconciler(),
+                "health": HealthReconciler(),
                 "attachment": AttachmentReconciler(self.provider),
             },
         )
@@ -156,6 +164,10 @@ class SmallPlane:
         elif node.boot:
             report_beats(session, [Heartbeat(node.id, node.boot, node.beat_sequence + 1, now)])
             self._obey(session, node)
+            for check in health.asked_of_node(session, node.id):
+                says = self.ill.get(str(node.instance_id))
+                finding = {"kind": check.kinds[0], "verdict": "failed" if says else "passed", "says": says or "all is well"}
+                report_findings(session, node, check, [finding], now=now)
 
     def _obey(self, session: Session, node: Node) -> None:
         now = self.clock.at

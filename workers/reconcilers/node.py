@@ -11,6 +11,9 @@ from sqlalchemy.orm import Session
 from models.cluster import queries as clusters
 from models.cluster.states import GroupState
 from models.cluster.table import Cluster, InstanceGroup
+from models.health import changes as health_changes
+from models.health import queries as health
+from models.health.states import CheckKind
 from models.ids import GroupId
 from models.job import queries as jobs
 from models.job.table import Job
@@ -87,7 +90,10 @@ class NodeReconciler:
         for action in results:
             match action:
                 case plans.Move(new=new, why=why):
+                    has_started = node.state is NodeState.CHECKING and new is NodeState.READY
                     changes.settle_node(session, node, new, why=why, now=now)
+                    if has_started:
+                        _examine(session, node, now)
                 case plans.Lose(why=why):
                     changes.settle_lost(session, node, witnesses=why, now=now)
                 case plans.Fail(why=why):
@@ -101,6 +107,16 @@ class NodeReconciler:
                 case plans.WithdrawMove(why=why):
                     wishes.settle_move_withdrawn(session, node, why=why, now=now)
         _tell_jobs(session, node, now)
+
+
+def _examine(session: Session, node: Node, now: datetime) -> None:
+    """A node that serves for the first time is examined before it takes work, if its group is to be; one that was unfit has started anew."""
+    if node.held_for == health_changes.UNFIT:
+        changes.settle_held(session, node, None, now=now)
+    group = clusters.group(session, node.group_id)
+    kinds = [CheckKind(kind) for kind in group.spec.get("OnStartDeepHealthChecks", ())]
+    if kinds and health_changes.runs_jobs(group) and not health.was_examined(session, node.id):
+        health_changes.settle_started(session, node, kinds, now=now)
 
 
 def _tell_jobs(session: Session, node: Node, now: datetime) -> None:

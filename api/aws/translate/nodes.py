@@ -8,11 +8,12 @@ from typing import Any
 from api.aws.translate.clusters import read_cut
 from api.aws.translate.groups import write_kubernetes
 from api.aws.translate.software import write_node_software
-from api.aws.translate.states import NODE_STATUS
+from api.aws.translate.states import FAILING, FAILURE, HELD, NODE_STATUS
 from api.aws.translate.times import read_after, read_before
 from api.operations.nodes import NodeChoice, NodeListing, NodeRow, NodeView
 from models.errors import Invalid
 from models.node.queries import NodeFilter
+from models.node.states import NodeState
 from models.node.table import Node
 
 AS_GROUP_SENT = ("LifeCycleConfig", "OverrideVpcConfig", "ThreadsPerCore", "InstanceStorageConfigs", "NetworkInterface")
@@ -80,5 +81,13 @@ def write_details(view: NodeView) -> dict[str, Any]:
     }
 
 
+def status_of(node: Node) -> str:
+    """The word of a node's state, or of what keeps it from work, or of hosts that come to nothing at its place."""
+    if node.state in FAILING and node.facts.get("failures") and (node.state is NodeState.REQUESTED or node.lost_because):
+        return FAILURE
+    status = NODE_STATUS[node.state]
+    return HELD.get(node.held_for or "", status) if status == "Running" else status
+
+
 def _write_status(node: Node) -> dict[str, Any]:
-    return {"Status": NODE_STATUS[node.state], "Message": node.message}
+    return {"Status": status_of(node), "Message": node.message}

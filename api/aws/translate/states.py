@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from api.aws.schema import sagemaker
 from models.cluster.states import ClusterState, GroupState
+from models.health.changes import EXAMINED, UNFIT
 from models.node.states import NodeState
 from models.operation.states import OperationState
 
@@ -30,6 +32,12 @@ GROUP_STATUS: Final[dict[GroupState, str | None]] = {
     GroupState.GONE: None,  # never shown: a group that is gone leaves the description
 }
 
+
+def _if_known(word: str, instead: str) -> str:
+    """Clients of an older model would not know the word."""
+    return word if word in sagemaker().shape_for("ClusterInstanceStatus").enum else instead
+
+
 NODE_STATUS: Final[dict[NodeState, str]] = {
     NodeState.REQUESTED: "Pending",
     NodeState.BOOTING: "Pending",
@@ -39,11 +47,14 @@ NODE_STATUS: Final[dict[NodeState, str]] = {
     NodeState.DRAINING: "Running",
     NodeState.REBOOTING: "Pending",
     NodeState.UPDATING: "SystemUpdating",
-    NodeState.DETACHING: "DetachInProgress",
-    NodeState.ATTACHING: "AttachInProgress",
+    NodeState.DETACHING: _if_known("DetachInProgress", "Running"),
+    NodeState.ATTACHING: _if_known("AttachInProgress", "Pending"),
     NodeState.RELEASING: "ShuttingDown",
     NodeState.GONE: "NotFound",
 }
+
+HELD: Final[dict[str, str]] = {EXAMINED: "DeepHealthCheckInProgress", UNFIT: "Failure"}
+"""What a running node shows instead while it is kept from work, by who keeps it; others who do are not shown."""
 
 OPERATION_STATUS: Final[dict[OperationState, str]] = {
     OperationState.IN_PROGRESS: "InProgress",
@@ -51,5 +62,10 @@ OPERATION_STATUS: Final[dict[OperationState, str]] = {
     OperationState.DONE: "Done",
 }
 
+FAILURE: Final = "Failure"
+"""What shows instead while hosts come to nothing at a node's place: its latest one goes, or the next one waits for its pause to end."""
+FAILING: Final = (NodeState.RELEASING, NodeState.REQUESTED)
+
+SERVING: Final = (GroupState.IN_SERVICE, GroupState.DEGRADED)
 SCALING: Final = (GroupState.CREATING, GroupState.UPDATING)
 """Groups on their way to a new target; a continuous cluster shows this as an active operation."""

@@ -1,0 +1,42 @@
+"""How long the checks of a node's health burn, and what they must measure at least. Read once from the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Self
+
+PREFIX = "EVERSTEP_HEALTH_"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The floors tell a broken machine from a busy one, not a fast one from a slow one: an operator who knows the machines raises them."""
+
+    stress_s: float = 5.0
+    """How long each part of InstanceStress burns: processors, memory, disk."""
+    cpu_mib_per_s: float = 20.0
+    """What one processor must hash in a second (SHA-256)."""
+    memory_mib: float = 64.0
+    """How much memory is written and read back at a time."""
+    memory_mib_per_s: float = 200.0
+    disk_mib: float = 32.0
+    """How much is written to the node's disk and read back at a time."""
+    disk_mib_per_s: float = 5.0
+    link_mib: float = 16.0
+    """How much is sent to each peer."""
+    link_mib_per_s: float = 10.0
+    link_ms: float = 100.0
+    """The longest median round trip to a peer."""
+    training_s: float = 120.0
+    """How long nodes may take to find each other and to train together."""
+
+    @classmethod
+    def read(cls, variables: Mapping[str, str]) -> Self:
+        """``EVERSTEP_HEALTH_STRESS_S`` etc.; what cannot be read as a number keeps its default."""
+        given = {}
+        for spec in fields(cls):
+            text = variables.get(f"{PREFIX}{spec.name.upper()}", "")
+            if text.replace(".", "", 1).isdigit():
+                given[spec.name] = float(text)
+        return cls(**given)

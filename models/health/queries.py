@@ -1,0 +1,38 @@
+"""Reads of deep health checks."""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from models.health.states import CheckState
+from models.health.table import HealthCheck, NodeCheck
+from models.session import locked
+
+
+def on_demand(session: Session, cluster_id: str) -> HealthCheck | None:
+    """The one that somebody asked of the cluster and that is not over."""
+    wanted = select(HealthCheck).where(
+        HealthCheck.cluster_id == cluster_id, HealthCheck.ended_at.is_(None), HealthCheck.operation_id.is_not(None)
+    )
+    return session.scalars(wanted).one_or_none()
+
+
+def of_check(session: Session, health_check_id: str) -> list[NodeCheck]:
+    wanted = select(NodeCheck).where(NodeCheck.health_check_id == health_check_id)
+    return list(session.scalars(wanted.order_by(NodeCheck.sequence)))
+
+
+def asked_of_node(session: Session, node_id: str) -> list[NodeCheck]:
+    """What the node's agent is to examine, oldest first."""
+    wanted = select(NodeCheck).where(NodeCheck.node_id == node_id, NodeCheck.state == CheckState.ASKED)
+    return list(session.scalars(wanted.order_by(NodeCheck.sequence)))
+
+
+def was_examined(session: Session, node_id: str) -> bool:
+    return session.scalars(select(NodeCheck.id).where(NodeCheck.node_id == node_id).limit(1)).first() is not None
+
+
+def get(session: Session, check_id: str) -> NodeCheck | None:
+    """Locked."""
+    return session.scalars(locked(select(NodeCheck).where(NodeCheck.id == check_id))).one_or_none()
