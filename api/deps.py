@@ -24,7 +24,7 @@ from api.auth import Caller, Keyring
 from api.limits import Meter
 from api.operations import audit
 from api.operations.audit import Call
-from api.operations.work import Work
+from api.operations.work import Limits, Work
 from api.settings import Settings
 from api.sigv4 import SignedRequest
 from models.clock import Clock
@@ -138,7 +138,8 @@ def work_of(services: Services, caller: Caller, call: Call) -> Iterator[Work]:
         auth.permit(caller, call.service, call.operation)
         factory = services.sessions if auth.is_mutating(call.operation) else services.reading()
         with unit_of_work(factory) as session:
-            yield Work(session, now, services.settings.region, caller, services.settings.master_key)
+            limits = Limits(services.settings.most_instances, services.settings.most_instances_of_cluster)
+            yield Work(session, now, services.settings.region, caller, services.settings.master_key, limits)
             audit.record_call(session, caller, call, outcome=audit.DONE, now=now)
         if auth.ends_keys(call.operation):
             services.keyring.forget()

@@ -32,7 +32,8 @@ class Settings:
 
     ``stack_began_at`` is when the stack around this process began, where it is known: a worker's older sign of life is another worker's.
     ``rate_limit`` is how many requests a second each key has, with bursts of twice as many; 0: no limit. ``trusted_proxies`` are the addresses
-    whose ``X-Forwarded-For`` is believed. ``lifecycle_…`` are what agents are told of lifecycle scripts: how often each is tried, the pause
+    whose ``X-Forwarded-For`` is believed. ``most_instances`` is how many instances
+    all clusters together may have, ``most_instances_of_cluster`` each of them. ``lifecycle_…`` are what agents are told of lifecycle scripts: how often each is tried, the pause
     before the second try, and how long all of it may take; the limit stays below the hour that a node has for its checks.
     """
 
@@ -48,6 +49,8 @@ class Settings:
     lifecycle_pause_s: float = 5.0
     lifecycle_limit_s: float = 3000.0
     trusted_proxies: frozenset[str] = frozenset()
+    most_instances: int | None = None
+    most_instances_of_cluster: int | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
@@ -74,6 +77,8 @@ class Settings:
             lifecycle_pause_s=_number(variables, "LIFECYCLE_PAUSE_S", cls.lifecycle_pause_s),
             lifecycle_limit_s=_number(variables, "LIFECYCLE_LIMIT_S", cls.lifecycle_limit_s),
             trusted_proxies=frozenset((variables.get(f"{PREFIX}TRUSTED_PROXIES") or "").replace(",", " ").split()),
+            most_instances=_limit(variables, "MAX_INSTANCES"),
+            most_instances_of_cluster=_limit(variables, "MAX_INSTANCES_PER_CLUSTER"),
         )
 
 
@@ -118,6 +123,16 @@ def _rate(variables: Mapping[str, str], name: str) -> float:
         message = f"{PREFIX}{name} is {text!r}; it must be a number of requests a second, or 0 for no limit"
         raise SettingsError(message)
     return rate
+
+
+def _limit(variables: Mapping[str, str], name: str) -> int | None:
+    text = variables.get(f"{PREFIX}{name}")
+    if not text:
+        return None
+    if not text.isdecimal():
+        message = f"{PREFIX}{name} is {text!r}; it must be a number of instances"
+        raise SettingsError(message)
+    return int(text)
 
 
 def _master_key(text: str) -> bytes:

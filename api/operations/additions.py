@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from api.operations.batches import BUILDING
+from api.operations.instances import check_instances
 from api.operations.work import Work
 from models import replay
 from models.cluster import queries as clusters
@@ -55,13 +56,12 @@ class AdditionWish:
 
 @dataclass(frozen=True)
 class Added:
-    """``state`` is None for a node that has been deleted since."""
+    """``node`` is None when it has been deleted since."""
 
     logical_id: str
     addition: Addition
     types: tuple[str, ...]
-    state: NodeState | None
-    node: Node | None = None
+    node: Node | None
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,7 @@ def _add(work: Work, cluster: Cluster, additions: Sequence[Addition]) -> Additio
             raise LimitExceeded(what=what, wanted=group.target_count + count, limit=LARGEST_GROUP, remedy="Add fewer nodes.")
     if not by:
         return Additions((), tuple(failed))
+    check_instances(work, more=sum(by.values()), cluster_id=cluster.id)
     current = nodes.current_counts(work.session, cluster.id)
     request_counts(work.session, cluster, by, current=current, why=f"{sum(by.values())} nodes were added.", now=work.now)
     added = [_wanted(work, group, addition) for group, addition in good for _ in range(addition.count)]
@@ -139,7 +140,7 @@ def _add(work: Work, cluster: Cluster, additions: Sequence[Addition]) -> Additio
 def _wanted(work: Work, group: InstanceGroup, addition: Addition) -> Added:
     first = addition.types[0] if addition.types else None
     node = settle_wanted_node(work.session, group, instance_type=first, types=addition.types, now=work.now)
-    return Added(node.logical_id, addition, addition.types or group.instance_types, NodeState(node.state), node)
+    return Added(node.logical_id, addition, addition.types or group.instance_types, node)
 
 
 def _refusal(work: Work, group: InstanceGroup | None, addition: Addition) -> tuple[Refusal, str] | None:
@@ -171,8 +172,7 @@ def _again(work: Work, kept: Mapping[str, Any]) -> Additions:
     for one in kept["added"]:
         node = places.get(one["id"])
         is_deleted = node is None or (node.state is NodeState.GONE and node.lost_because is None)
-        state = None if node is None or is_deleted else NodeState(node.state)
-        added.append(Added(one["id"], _addition(one["addition"]), tuple(one["types"]), state, node))
+        added.append(Added(one["id"], _addition(one["addition"]), tuple(one["types"]), None if is_deleted else node))
     failed = [NotAdded(_addition(one["addition"]), Refusal(one["refusal"]), one["message"]) for one in kept["failed"]]
     return Additions(tuple(added), tuple(failed))
 

@@ -12,6 +12,14 @@ from models.access import scope
 
 
 @dataclass(frozen=True)
+class Limits:
+    """How many instances may be asked for, of all clusters together and of one; None: as many as one likes."""
+
+    instances: int | None = None
+    instances_of_cluster: int | None = None
+
+
+@dataclass(frozen=True)
 class Work:
     """One use-case is one transaction: whoever opened ``session`` commits it when the function has returned.
 
@@ -23,6 +31,7 @@ class Work:
     region: str
     caller: Caller
     master_key: bytes = field(default=b"", repr=False)
+    limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
         scope.bind(self.session, self.caller.team)

@@ -72,6 +72,20 @@ def group(session: Session, group_id: str) -> InstanceGroup:
     return row
 
 
+def instances_asked_for(session: Session, *, cluster_id: str | None = None) -> int:
+    """How many instances all live clusters, or one, are to have, whoever they belong to.
+
+    Until the caller's transaction ends nobody else is answered, so that two callers cannot pass a limit together.
+    """
+    session.execute(select(func.pg_advisory_xact_lock(func.hashtextextended("instances", 0))))
+    wanted = select(func.coalesce(func.sum(InstanceGroup.target_count), 0)).where(
+        InstanceGroup.state.not_in((GroupState.GONE, GroupState.DELETING))
+    )
+    if cluster_id is not None:
+        wanted = wanted.where(InstanceGroup.cluster_id == cluster_id)
+    return session.execute(wanted.execution_options(**{ACROSS_TEAMS: True})).scalar_one()
+
+
 def awaits_its_minimum(group: InstanceGroup) -> bool:
     """Whether the group does not yet have as many nodes as it must: meanwhile nothing but a wish for its counts, or its end, may change it."""
     return group.min_count > 0 and group.state in (GroupState.CREATING, GroupState.UPDATING)

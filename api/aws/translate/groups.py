@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from api.aws.translate.software import write_group_software
-from api.aws.translate.states import GROUP_STATUS, SCALING
+from api.aws.translate.states import GROUP_STATUS, SCALING, SERVING
 from api.operations.clusters import GroupView
 from models.cluster.changes import GroupSpec
 from models.image.queries import Releases
@@ -43,7 +43,8 @@ def read_groups(members: Mapping[str, Any]) -> tuple[GroupSpec, ...]:
 def write_group(view: GroupView, releases: Releases, *, is_continuous: bool) -> dict[str, Any]:
     """What both kinds of groups show; what restricted ones do not have is left out by the shape."""
     group, spec = view.group, view.group.spec
-    is_scaling = is_continuous and group.state in SCALING
+    is_short = group.state in SERVING and view.current_count != group.target_count
+    is_scaling = is_continuous and (is_short or group.state in SCALING)
     return {
         **{name: spec[name] for name in AS_SENT if name in spec},
         **_write_types(view),
