@@ -106,9 +106,9 @@ def _postmaster(database_url: str) -> int:
     """The parent of any backend."""
     engine = connect(database_url, pool_size=1)
     with engine.connect() as connection:
-        backend: int = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+        backend = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+        parent: int = psutil.Process(backend).ppid()
     engine.dispose()
-    parent: int = psutil.Process(backend).ppid()
     return parent
 
 

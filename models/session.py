@@ -21,6 +21,8 @@ TEAM: Final = "team"
 ACROSS_TEAMS: Final = "across_teams"
 """An execution option: this statement sees the rows of every team. For what must be unique among all of them, and for bare counts."""
 
+_READS: Final = "is_reading"
+
 
 def connect(database_url: str, *, pool_size: int = 8, is_reading: bool = False) -> Engine:
     """An engine on Postgres (``postgresql+psycopg://…``). No overflow: a burst waits for a connection, it does not open a hundred.
@@ -38,7 +40,13 @@ def connect(database_url: str, *, pool_size: int = 8, is_reading: bool = False) 
         **({"isolation_level": "AUTOCOMMIT", "skip_autocommit_rollback": True} if is_reading else {}),
     )
     event.listen(engine, "checkout", _refuse_a_cut_one)
+    engine.update_execution_options(**{_READS: is_reading})
     return engine
+
+
+def is_reading(engine: Engine) -> bool:
+    """Whether the engine is one that has no transactions."""
+    return bool(engine.get_execution_options().get(_READS))
 
 
 def _refuse_a_cut_one(connection: Any, _record: object, _proxy: object) -> None:

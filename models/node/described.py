@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from sqlalchemy import JSON, BindParameter, bindparam, func, or_, select
+from sqlalchemy import JSON, ColumnElement, Select, func, literal_column, or_, select
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.orm import Session
 
@@ -17,6 +17,7 @@ from models.image.aggregate import RELEASES, read_releases
 from models.image.queries import Releases
 from models.node.states import COUNTED
 from models.node.table import Node
+from models.prepared import Prepared
 
 _SERVING: Final = "serving"
 _OF_GROUP: Final = tuple(field.name for field in fields(SeenGroup) if field.name != _SERVING)
@@ -34,27 +35,32 @@ class Described:
 
 # The table, not the class: how many nodes serve is told to every team, whoever's work they do.
 _node = Node.__table__.c
-_serving = select(func.count()).where(_node.group_id == InstanceGroup.id, _node.state.in_(COUNTED)).scalar_subquery()
+_COUNTED: Final[tuple[ColumnElement[str], ...]] = tuple(literal_column(f"'{state}'") for state in COUNTED)
+_serving = select(func.count()).where(_node.group_id == InstanceGroup.id, _node.state.in_(_COUNTED)).scalar_subquery()
 _group = func.json_build_array(*(getattr(InstanceGroup, name) for name in _OF_GROUP), _serving)
 _groups = (
     select(func.json_agg(aggregate_order_by(_group, InstanceGroup.position), type_=JSON))
     .where(InstanceGroup.cluster_id == Cluster.id, InstanceGroup.state != GroupState.GONE)
     .scalar_subquery()
 )
-_name: BindParameter[str] = bindparam("name_or_arn")
-_STATEMENT: Final = select(*(getattr(Cluster, name) for name in _OF_CLUSTER), _groups, RELEASES).where(
-    or_(Cluster.name == _name, Cluster.arn == _name), Cluster.state != ClusterState.DELETED
-)
-"""Made once: putting a statement together costs as much as carrying it out."""
+
+
+@Prepared
+def _wanted(name_or_arn: ColumnElement[str]) -> Select[Any]:
+    is_named = or_(Cluster.name == name_or_arn, Cluster.arn == name_or_arn)
+    columns = (getattr(Cluster, name) for name in _OF_CLUSTER)
+    return select(*columns, _groups, RELEASES).where(is_named, Cluster.state != ClusterState.DELETED)
 
 
 def described(session: Session, name_or_arn: str) -> Described:
     """Raises NotFound."""
-    row = session.execute(_STATEMENT, {"name_or_arn": name_or_arn}).one_or_none()
+    row = _wanted.one_or_none(session, name_or_arn)
     if row is None:
         raise NotFound(kind="Cluster", name=name_or_arn)
-    *cluster, groups, releases = row
-    return Described(SeenCluster(*cluster), tuple(map(_read_group, groups or ())), read_releases(releases))
+    *told, groups, releases = row
+    cluster = dict(zip(_OF_CLUSTER, told, strict=True))
+    seen = SeenCluster(**{**cluster, "state": ClusterState(cluster["state"])})
+    return Described(seen, tuple(map(_read_group, groups or ())), read_releases(releases))
 
 
 def _read_group(values: list[Any]) -> SeenGroup:
