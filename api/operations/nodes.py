@@ -38,6 +38,7 @@ class NodeView:
     node: Node
     group: InstanceGroup
     releases: Releases
+    zone: str
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def describe(work: Work, choice: NodeChoice) -> NodeView:
     """Raises NotFound: no such cluster, or no such node in it."""
     cluster = clusters.find(work.session, choice.cluster)
     node = queries.of_place(work.session, cluster.id, instance_id=choice.instance_id, logical_id=choice.logical_id)
-    return NodeView(node, clusters.group(work.session, node.group_id), images.releases(work.session))
+    return NodeView(node, clusters.group(work.session, node.group_id), images.releases(work.session), cluster.zone)
 
 
 def listed(work: Work, listing: NodeListing) -> Page[NodeRow]:

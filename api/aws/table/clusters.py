@@ -8,6 +8,9 @@ from api.aws.table.specification import CLUSTER, GROUPS
 from api.aws.translate import clusters as wire
 from api.operations import clusters
 
+_NO_PLANS = "There are no training plans here."
+_OF_PLANS = ("TrainingPlanArn", "TrainingPlanStatus")
+
 CLUSTERS: Table = {
     "CreateCluster": Operation(
         wire.read_create,
@@ -30,6 +33,11 @@ CLUSTERS: Table = {
         wire.write_description,
         note="Groups come in the caller's order; members that were not sent stay absent.",
         members=honoured("ClusterName"),
+        absent={
+            **{f"{groups}[].{name}": _NO_PLANS for groups in ("InstanceGroups", "RestrictedInstanceGroups") for name in _OF_PLANS},
+            "RestrictedInstanceGroups[].EnvironmentConfig.S3OutputPath": "Nothing is written to S3 by the nodes of themselves.",
+            "AutoScaling.FailureMessage": "The setting does not fail by itself; what the cluster fails with is its FailureMessage.",
+        },
     ),
     "UpdateCluster": Operation(
         wire.read_update,
@@ -61,6 +69,6 @@ CLUSTERS: Table = {
             **honoured(*CREATED, *PAGE, *ORDER, "NameContains"),
             **refused({"TrainingPlanArn": "Leave it out: there are no training plans here."}),
         },
-        absent={"ClusterSummaries[].TrainingPlanArns": "There are no training plans here."},
+        absent={"ClusterSummaries[].TrainingPlanArns": _NO_PLANS},
     ),
 }

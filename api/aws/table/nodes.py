@@ -7,6 +7,11 @@ from api.aws.table.parts import CREATED, ORDER, PAGE
 from api.aws.translate import nodes as wire
 from api.operations import nodes
 
+_NOTHING_TO_SHOW = {
+    "UltraServerInfo": "There are no UltraServers here.",
+    "PrivateDnsHostname": "Nodes have addresses and no names.",
+}
+
 NODES: Table = {
     "ListClusterNodes": Listing(
         wire.read_listing,
@@ -14,8 +19,18 @@ NODES: Table = {
         wire.write_listing,
         note="SortBy NAME orders by instance group. A node without an instance shows only with IncludeNodeLogicalIds, with an empty InstanceId.",
         members=honoured("ClusterName", *CREATED, *PAGE, *ORDER, "InstanceGroupNameContains", "IncludeNodeLogicalIds"),
+        absent={f"ClusterNodeSummaries[].{name}": why for name, why in _NOTHING_TO_SHOW.items()},
     ),
     "DescribeClusterNode": Operation(
-        wire.read_choice, nodes.describe, wire.write_details, members=honoured("ClusterName", "NodeId", "NodeLogicalId")
+        wire.read_choice,
+        nodes.describe,
+        wire.write_details,
+        note="By exactly one of NodeId and NodeLogicalId.",
+        members=honoured("ClusterName", "NodeId", "NodeLogicalId"),
+        absent={
+            **{f"NodeDetails.{name}": why for name, why in _NOTHING_TO_SHOW.items()},
+            "NodeDetails.PrivatePrimaryIpv6": "Nodes have IPv4 addresses.",
+            "NodeDetails.Placement.AvailabilityZoneId": "The zone has a name only.",
+        },
     ),
 }

@@ -74,6 +74,7 @@ def write_details(view: NodeView) -> dict[str, Any]:
             "InstanceType": node.instance_type,
             "LaunchTime": node.launched_at or node.created_at,
             "PrivatePrimaryIp": node.address,
+            "Placement": {"AvailabilityZone": view.zone},
             "KubernetesConfig": write_kubernetes(spec.get("KubernetesConfig")),
             "CapacityType": next(iter(spec.get("CapacityRequirements", ())), None),
             **write_node_software(node, view.group.image_wanted, view.releases),

@@ -138,6 +138,37 @@ def broken(operation: str, shape: Any) -> Iterator[Broken]:
         yield Broken(operation, path, "missing", wire, told)
 
 
+def fullest(shape: Any, path: str = "", choose: int = 0) -> Any:
+    """A value with every member; of a union the one that is chosen, by its place."""
+    match shape.type_name:
+        case "structure":
+            names = list(shape.members)
+            if shape.is_tagged_union:
+                names = names[choose % len(names) :][:1]
+            return {name: fullest(shape.members[name], name, choose) for name in names}
+        case "list":
+            return [fullest(shape.member, path, choose) for _ in range(max(1, shape.metadata.get("min", 0)))]
+        case "map":
+            return {smallest(shape.key): fullest(shape.value, path, choose)}
+        case _:
+            return smallest(shape)
+
+
+def seen_in(shape: Any, value: Any, path: str = "") -> set[str]:
+    """The paths of the members that an answer holds."""
+    match shape.type_name:
+        case "structure":
+            known = {name: item for name, item in value.items() if name in shape.members}
+            steps = {name: f"{path}.{name}" if path else name for name in known}
+            return set(steps.values()).union(*(seen_in(shape.members[name], item, steps[name]) for name, item in known.items()))
+        case "list":
+            return set().union(*(seen_in(shape.member, item, f"{path}[]") for item in value))
+        case "map":
+            return set().union(*(seen_in(shape.value, item, f"{path}{{}}") for item in value.values()))
+        case _:
+            return set()
+
+
 def smallest(shape: Any) -> Any:
     """The smallest valid value of a shape: required members only."""
     match shape.type_name:
