@@ -195,7 +195,7 @@ def _restrict(state: ORMExecuteState) -> None:
         _check_insert(state.statement, team)
     elif state.is_select or state.is_update or state.is_delete:
         options = _options(team, not state.is_select, len(Base.registry.mappers))
-        state.statement = state.statement.options(*options)  # type: ignore[attr-defined]
+        state.statement = state.statement.options(*options)
 
 
 def _check_core(statement: Any) -> None:

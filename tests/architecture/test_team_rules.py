@@ -14,7 +14,9 @@ PAST_THE_RULES = {
     "models/node/described.py": "how many nodes of a group serve: a count, of a cluster whose row was found under the rules",
     "models/node/queries.py": "how many nodes of a group serve: a count, of a cluster that was found under the rules",
     "models/node/table.py": "a second mapping of the same table, for workers",
+    "models/prepared.py": "leaves the ORM for callers without a team only",
     "models/revised.py": "what must be unique on a cluster is so among all teams; whether it is taken is all that is told",
+    "models/volume/queries.py": "a volume is attached once, wherever; whether it is, is all that is told",
     "models/session.py": "a setting of the transaction, which reads nothing",
 }
 """Modules, and why what they do there tells a team nothing of another."""

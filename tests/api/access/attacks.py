@@ -14,8 +14,9 @@ _WORKERS: Final = "workers"
 
 
 def _nodes(**more: Any) -> list[Attack]:
-    """Nodes by both ids: of blue's cluster, through it, through the shared one and through red's; and a held one of the shared cluster."""
-    return [
+    """Nodes by both ids: of blue's cluster, through it, through the shared one and through red's; and those of the shared cluster."""
+    of_shared = [{"ClusterName": "$shared", "NodeIds": ["$free"], **more}]
+    return of_shared + [
         {"ClusterName": cluster, member: [node], **more}
         for member, of_blue, held in (("NodeIds", "$node", "$held"), ("NodeLogicalIds", "$logical", "$held_logical"))
         for cluster, node in (("$cluster", of_blue), ("$shared", of_blue), ("$red", of_blue), ("$shared", held), ("$red", held))
@@ -36,6 +37,12 @@ def _moves() -> list[Attack]:
     return [{"SourceClusterArn": source, "TargetClusterArn": target, **groups, **which} for source, target, which in ways]
 
 
+def _changed(cluster: str = "ClusterName", **more: Any) -> list[Attack]:
+    """A change of one node; of the shared cluster's, of a free one, too."""
+    suffix = "_arn" if cluster == "ClusterArn" else ""
+    return [*_node(cluster, **more), {cluster: f"$shared{suffix}", "NodeId": "$free", **more}]
+
+
 def _node(cluster: str = "ClusterName", **more: Any) -> list[Attack]:
     """One node; the cluster by whichever member names it."""
     suffix = "_arn" if cluster == "ClusterArn" else ""
@@ -52,8 +59,11 @@ _FILE: Final = {"Name": "mine", "Command": ["python"], "WorkingDir": "/code", "R
 
 SAGEMAKER: Final[dict[str, list[Attack]]] = {
     "AddTags": [{"ResourceArn": arn, **_TAG} for arn in [*_RESOURCES, "$shared_arn"]],
-    "AttachClusterNodeNetworkInterface": _node(NetworkInterfaceId="eni-0123456789abcdef0"),
-    "AttachClusterNodeVolume": _node("ClusterArn", VolumeId="vol-0123456789abcdef0"),
+    "AttachClusterNodeNetworkInterface": _changed(NetworkInterfaceId="eni-0123456789abcdef0"),
+    "AttachClusterNodeVolume": [
+        *_changed("ClusterArn", VolumeId="vol-0123456789abcdef0"),
+        {"ClusterArn": "$red_arn", "NodeId": "$mine", "VolumeId": "$volume"},
+    ],
     "BatchAddClusterNodes": [
         {"ClusterName": cluster, "NodesToAdd": [{"InstanceGroupName": _WORKERS, "IncrementTargetCountBy": 1}]}
         for cluster in ("$cluster", "$cluster_arn", "$shared")
@@ -87,7 +97,10 @@ SAGEMAKER: Final[dict[str, list[Attack]]] = {
     ],
     "DescribeClusterSchedulerConfig": [{"ClusterSchedulerConfigId": "$scheduler"}],
     "DescribeComputeQuota": [{"ComputeQuotaId": "$quota"}],
-    "DetachClusterNodeVolume": _node("ClusterArn", VolumeId="vol-0123456789abcdef0"),
+    "DetachClusterNodeVolume": [
+        *_changed("ClusterArn", VolumeId="$volume"),
+        {"ClusterArn": "$red_arn", "NodeId": "$mine", "VolumeId": "$volume"},
+    ],
     "ListClusterEvents": [
         *_OF_CLUSTER,
         {"ClusterName": "$shared", "NodeId": "$held"},

@@ -20,7 +20,7 @@ from tests.api.access import attacks
 from tests.api.access.attacks import NAME_NOTHING
 from tests.api.access.conftest import Hold
 from tests.api.access.holders import Holder, refused
-from tests.api.access.world import World, everything_but, made, resolved
+from tests.api.access.world import EKS, VPC, World, everything_but, made, resolved
 from tests.api.serving import Server
 
 SERVED = {name for name in SAGEMAKER if name not in REFUSALS}
@@ -226,6 +226,18 @@ def test_the_name_of_another_teams_cluster_is_taken_and_nothing_more_is_said(wor
     )
     assert code == "ResourceInUse"
     assert told(message, world, "blue-cluster") == set()
+
+
+def test_what_another_teams_cluster_holds_cannot_be_held_twice(world: World, red: Holder):
+    code, message = refused(
+        red.sagemaker.create_cluster,
+        ClusterName="another",
+        InstanceGroups=[attacks.group()],
+        Orchestrator={"Eks": {"ClusterArn": EKS.format("blue-cluster")}},
+        VpcConfig=VPC,
+    )
+    assert code == "ValidationException"
+    assert "already in use" in message
 
 
 def test_a_shared_cluster_is_everybodys_to_look_at_and_nobodys_of_a_team_to_change(world: World, red: Holder):

@@ -30,6 +30,9 @@ from tests.api.serving import Server, group
 
 SCHEDULING = {"PriorityClasses": [{"Name": "high", "Weight": 80}], "FairShare": "Enabled"}
 ALLOTTED = {"ComputeQuotaResources": [{"InstanceType": "ml.c5.xlarge", "Count": 1}]}
+VOLUME = "vol-00000000000000b1e"
+EKS = "arn:aws:eks:us-east-1:123456789012:cluster/{}"
+VPC = {"SecurityGroupIds": ["sg-0123456789abcdef0"], "Subnets": ["subnet-0123456789abcdef0"]}
 NEVER_ASKED = frozenset({"alembic_version", "credential", "pulse", "replay"})
 """Tables in which a refused call may leave its trace: the use of a key, an answer to be given again."""
 
@@ -50,6 +53,8 @@ def made(server: Server, sessions: Sessions, red: Holder, blue: Holder) -> World
             ClusterName=name,
             InstanceGroups=[group("workers", 2)],
             NodeProvisioningMode="Continuous",
+            Orchestrator={"Eks": {"ClusterArn": EKS.format(name)}},
+            VpcConfig=VPC,
         )
         as_it_comes_into_service(sessions, name)
     admin.close()
@@ -59,6 +64,7 @@ def made(server: Server, sessions: Sessions, red: Holder, blue: Holder) -> World
             _node(session, cluster, number)
         red_job = _job(session, of_red, shared, "red", 0)
         blue_job = _job(session, of_blue, shared, "blue", 1)
+    blue.sagemaker.attach_cluster_node_volume(ClusterArn=of_blue.arn, NodeId=f"i-{2:017x}", VolumeId=VOLUME)
     ids = _asked_by_blue(blue, of_blue.arn, blue_job.id) | {"job": blue_job.id, "key": blue.key_id, "token": blue.token_id}
     with sessions() as session:
         ids |= _found(session, of_blue.id, shared.id, blue_job)
@@ -123,6 +129,8 @@ def _found(session: Session, blue_id: str, shared_id: str, job: Job) -> dict[str
         "held": str(held.instance_id),
         "held_logical": held.logical_id,
         "free": str(free.instance_id),
+        "mine": f"i-{1:017x}",
+        "volume": VOLUME,
         "private": private.id,
         "operation": operation.id,
         "event": of_cluster.id,
