@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
-from starlette.types import Scope
+from starlette.types import Receive, Scope, Send
 
 from api.auth import Caller
 from api.aws.pages import PageTokens
@@ -38,7 +38,11 @@ from api.rest.sagemaker_routes import ROUTES, RestRoute
 from api.rest.written import written
 
 JSON: Final = "application/json"
-REVISIONS: Final[dict[str, Callable[..., str]]] = {"cluster": revisions.of_cluster}
+REVISIONS: Final[dict[str, Callable[..., str]]] = {
+    "cluster": revisions.of_cluster,
+    "scheduler-config": revisions.of_scheduler_config,
+    "compute-quota": revisions.of_quota,
+}
 """By what a route says is revised. The second argument is the member that names the resource."""
 _NO_CONTENT: Final = 204
 
@@ -89,7 +93,7 @@ class Door:
     def _carry_out(self, work: Work, asked: Asked, members: Mapping[str, Any]) -> Response:
         """Conditions are checked under the lock under which the change is made."""
         route, headers = asked.route, {}
-        if route.revised and route.revised in REVISIONS:
+        if route.revised and (route.method != "GET" or not asked.query):  # an older version, if asked for, is not the present one
             headers = _conditions(work, asked, members[route.in_path[0]], REVISIONS[route.revised])
         output = sagemaker().operation_model(route.operation).output_shape
         answer = perform(route.operation, SAGEMAKER[route.operation], work, members, self._tokens)
@@ -116,6 +120,12 @@ class ResourceRoute(Route):
     def __init__(self, path: str, door: Callable[[Request], Any], methods: Sequence[str]) -> None:
         super().__init__(path, door, methods=methods)
         self._segments = path.split("/")
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As Starlette's, with an Allow header that does not differ from time to time."""
+        if self.methods and scope["method"] not in self.methods:
+            raise HTTPException(405, headers={"allow": ", ".join(sorted(self.methods))})
+        await super().handle(scope, receive, send)
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         if scope["type"] != "http":
