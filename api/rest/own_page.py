@@ -47,6 +47,12 @@ aws configure add-model --service-name everstep --service-model "file://$model"
 aws everstep list-jobs --live
 ```
 
+With the files beside it, the command also pages by itself and has `aws everstep wait`:
+
+```sh
+mkdir -p ~/.aws/models && cp -r "$(dirname "$(dirname "$model")")" ~/.aws/models/
+```
+
 ## Waiters
 
 `client.get_waiter("job_training")` waits until a job trains (or has succeeded), `job_succeeded` until it has succeeded, `job_ended` until it

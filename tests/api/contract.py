@@ -37,6 +37,8 @@ def schema_of(shape: Shape) -> dict[str, Any]:
 
 
 def _structure(shape: Any) -> dict[str, Any]:
+    if shape.is_document_type:
+        return {"type": "object"}
     schema: dict[str, Any] = {
         "type": "object",
         "properties": {name: schema_of(member) for name, member in shape.members.items()},
@@ -67,6 +69,11 @@ def _string(shape: Any) -> dict[str, Any]:
     return schema
 
 
+def _real(shape: Any) -> dict[str, Any]:
+    """The protocol spells numbers that JSON has no word for as text."""
+    return {"anyOf": [_number("number")(shape), {"enum": ["NaN", "Infinity", "-Infinity"]}]}
+
+
 def _number(kind: str) -> Any:
     return lambda shape: {"type": kind} | _bounds(shape, "minimum", "maximum")
 
@@ -88,8 +95,8 @@ _SCHEMAS = {
     "string": _string,
     "integer": _number("integer"),
     "long": _number("integer"),
-    "float": _number("number"),
-    "double": _number("number"),
+    "float": _real,
+    "double": _real,
     "boolean": lambda _shape: {"type": "boolean"},
     "timestamp": _timestamp,
 }

@@ -17,6 +17,7 @@ from models.job.changes import settle_generation, settle_job, settle_processes
 from models.job.states import JobState
 from models.session import Sessions, unit_of_work
 from tests import rows
+from tests.api import contract
 from tests.api.serving import KEY_ID, SECRET, TOKEN, Server
 
 Rest = Callable[..., httpx.Response]
@@ -24,10 +25,11 @@ Rest = Callable[..., httpx.Response]
 
 @pytest.fixture
 def ours(server: Server) -> Iterator[Any]:
-    """One attempt, so that a wrong 5xx fails the test instead of being tried again."""
+    """A client whose every answer is held against the service model. One attempt, so that a wrong 5xx fails the test."""
     config = Config(retries={"total_max_attempts": 1})
     keys = {"aws_access_key_id": KEY_ID, "aws_secret_access_key": SECRET, "region_name": "us-east-1"}
     client = everstep.client("everstep", endpoint_url=server.url, config=config, **keys)
+    client.meta.events.register_first("after-call.everstep", contract.check_answer)
     yield client
     client.close()
 

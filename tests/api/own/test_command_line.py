@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,11 @@ from typing import Any
 import pytest
 
 from api.aws.service_model import FOLDER
+from models.clock import WallClock
+from models.job.changes import settle_job
+from models.job.states import JobState
+from models.job.table import Job
+from models.session import Sessions, unit_of_work
 from tests.api.serving import KEY_ID, SECRET, Server
 
 
@@ -47,6 +53,17 @@ def test_the_aws_command_submits_lists_and_stops_jobs(home: Path, server: Server
     assert aws(home, server.url, "everstep", "stop-job", "--job-id", submitted["JobId"])[1]["IsStopping"] is True
     _, described, _ = aws(home, server.url, "everstep", "describe-job", "--job-id", submitted["JobId"])
     assert described["Spec"]["env"] == {"LR": "0.1"}
+    assert {"JobId", "ClientToken"}.isdisjoint(described["Spec"])
     status, _, said = aws(home, server.url, "everstep", "describe-job", "--job-id", "job-nothing")
     assert status != 0
     assert "(ResourceNotFound)" in said
+
+
+def test_with_the_whole_folder_the_aws_command_pages_and_waits(tmp_path: Path, server: Server, job: str, sessions: Sessions):
+    shutil.copytree(FOLDER, tmp_path / ".aws" / "models" / "everstep" / FOLDER.name)
+    _, listed, _ = aws(tmp_path, server.url, "everstep", "list-job-steps", "--job-id", job, "--page-size", "1")
+    assert [step["Number"] for step in listed["Steps"]] == [0, 1]
+    with unit_of_work(sessions) as session:
+        settle_job(session, session.get_one(Job, job), JobState.FAILED, why="The test says so.", now=WallClock().now())
+    assert aws(tmp_path, server.url, "everstep", "wait", "job-ended", "--job-id", job) == (0, None, "")
+    assert aws(tmp_path, server.url, "everstep", "wait", "job-succeeded", "--job-id", job)[0] != 0
