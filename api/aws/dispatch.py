@@ -6,19 +6,21 @@ answer leaves after the commit.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
 from botocore.model import OperationModel, ServiceModel
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
-from starlette.types import Scope
+from starlette.types import Receive, Scope, Send
 
 from api.aws.body import read_object
 from api.aws.errors import CRASH, UnknownOperation, code_of
@@ -42,6 +44,8 @@ from api.own.table import OWN
 from api.sigv4 import SignedRequest
 
 CONTENT_TYPE: Final = "application/x-amz-json-1.1"
+MOST_AT_ONCE: Final = 40
+"""Calls that are carried out at the same time; further ones wait for their turn."""
 log = logging.getLogger(__name__)
 
 
@@ -85,6 +89,11 @@ class Door:
     def __init__(self, services: dict[str, Service], tokens: PageTokens) -> None:
         self._services = services
         self._tokens = tokens
+        self._hands = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="aws-door")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self.answer(Request(scope, receive))
+        await response(scope, receive, send)
 
     async def answer(self, request: Request) -> Response:
         """Never raises: whatever goes wrong has a code, and a crash is logged with its traceback under the request's id."""
@@ -93,7 +102,8 @@ class Door:
         target = request.headers.get("x-amz-target", "")
         try:
             signed = signed_request(request, await read_body(request))
-            members = await run_in_threadpool(self._serve, services_of(request), signed, target, known)
+            serve = partial(self._serve, services_of(request), signed, target, known)
+            members = await asyncio.get_running_loop().run_in_executor(self._hands, serve)
             response = _respond(200, members, request_id)
         except ClientDisconnect:
             response = Response(status_code=400)
@@ -124,7 +134,13 @@ class Door:
 
 
 class TargetRoute(Route):
-    """Matches by header: endpoints may be configured with any path prefix, which SDKs send and sign unchanged."""
+    """Matches by header: endpoints may be configured with any path prefix, which SDKs send and sign unchanged.
+
+    ``app`` answers what matches, and needs nothing of what an application puts around its routes.
+    """
+
+    def __init__(self, door: Door) -> None:
+        super().__init__("/", door)
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         if scope["type"] != "http" or scope["method"] != "POST":
@@ -139,7 +155,7 @@ def route(master_key: bytes) -> TargetRoute:
         "SageMaker": Service(sagemaker(), {name: _of_sagemaker(operation) for name, operation in SAGEMAKER.items()}, REFUSALS),
         "Everstep": Service(everstep(), {own.name: _of_ours(own) for own in OWN}),
     }
-    return TargetRoute("/", Door(services, PageTokens(master_key)).answer, methods=["POST"])
+    return TargetRoute(Door(services, PageTokens(master_key)))
 
 
 def _of_sagemaker(operation: Operation | Listing) -> Served:

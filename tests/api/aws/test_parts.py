@@ -19,7 +19,6 @@ from api.aws.dispatch import Door, Service, TargetRoute
 from api.aws.pages import PageTokens
 from api.aws.patterns import compile_pattern, is_match
 from api.aws.schema import sagemaker as model
-from api.aws.table.kinds import Operation
 from api.aws.table.sagemaker import SAGEMAKER
 from api.aws.validate import Violated, read_members
 from api.deps import Services
@@ -114,11 +113,11 @@ class TestCrashes:
     @pytest.fixture
     def call(self, sessions: Sessions):
         def call(error: Exception):
-            def run(_work, _wish):
+            def serve(_model, _asked, _work, _tokens):
                 raise error
 
-            door = Door({"SageMaker": Service(model(), {"ListClusters": Operation(dict, run, dict)})}, PageTokens(b"k" * 32))
-            app = Starlette(routes=[TargetRoute("/", door.answer, methods=["POST"])])
+            door = Door({"SageMaker": Service(model(), {"ListClusters": serve})}, PageTokens(b"k" * 32))
+            app = Starlette(routes=[TargetRoute(door)])
             app.state.services = Services(settings_for(""), sessions, WallClock())
             request = Signing()._signed("http://testserver", "ListClusters", b"{}")
 
