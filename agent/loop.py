@@ -88,6 +88,7 @@ class Agent:
         asked = asyncio.create_task(self._asked.wait())
         await asyncio.wait((work, asked), return_when=asyncio.FIRST_COMPLETED)
         await _dropped(work, asked, *self._background)
+        self._parts.examiner.stop()
         error = None if work.cancelled() else work.exception()
         if error is not None and not isinstance(error, NodeGone):
             await self._parts.supervisor.detach()  # our fault, not that of the node's work, which the next start adopts

@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
@@ -58,6 +59,9 @@ class Examiner:
     async def start(self) -> int:
         """Opens the door for peers; returns its port."""
         return await self._door.open()
+
+    def stop(self) -> None:
+        self._door.close()
 
     async def hear(self, check: Check) -> None:
         """Examines once; told again, it repeats what it found, or goes on."""
@@ -116,25 +120,28 @@ class Examiner:
         return [findings.failed(TRAINING, f"among {team.size} nodes: {said}")]
 
     async def _child(self, command: list[str], limit_s: float) -> tuple[int, str]:
-        child = await asyncio.create_subprocess_exec(
-            *command,
-            env=self._environment,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            async with asyncio.timeout(limit_s):
-                output, _ = await child.communicate()
-        except TimeoutError:
-            _kill_group(child.pid)
-            await child.wait()
-            return -signal.SIGKILL, f"ended after its time limit of {limit_s:g} s"
-        except asyncio.CancelledError:
-            _kill_group(child.pid)
-            raise
-        return child.returncode or 0, output.decode(errors="replace")
+        with tempfile.TemporaryFile() as output:
+            child = await asyncio.create_subprocess_exec(
+                *command,
+                env=self._environment,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+            try:
+                async with asyncio.timeout(limit_s):
+                    code = await child.wait()
+            except TimeoutError:
+                _kill_group(child.pid)
+                await child.wait()
+                return -signal.SIGKILL, f"ended after its time limit of {limit_s:g} s"
+            except asyncio.CancelledError:
+                _kill_group(child.pid)
+                await child.wait()
+                raise
+            output.seek(0)
+            return code, output.read().decode(errors="replace")
 
     def _kept(self, check_id: str) -> list[Finding] | None:
         try:

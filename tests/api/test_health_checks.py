@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from models.clock import WallClock
 from models.cluster import queries as clusters
+from models.health.table import NodeCheck
 from models.job.states import JobState
 from models.node.states import NodeState
 from models.notify import NUDGE
@@ -65,7 +67,7 @@ def test_nodes_are_examined_shown_so_and_the_operation_is_done(plane, sagemaker)
     assert statuses(sagemaker) == ["Running"] * 2
     told = sagemaker.list_cluster_events(ClusterName="c1", OperationId=operation(sagemaker)["OperationId"])["Events"]
     words = [event["Description"] for event in told]
-    assert words[0] == "Deep health checks of 2 nodes ended: 2 passed, 0 failed, 0 skipped."
+    assert "Deep health checks of 2 nodes ended: 2 passed, 0 failed, 0 skipped." in words
     assert sum("Deep health checks passed: all is well" in word for word in words) == 2
 
 
@@ -104,8 +106,10 @@ def test_running_work_is_not_disturbed_and_a_node_that_stays_busy_is_left_out(pl
     start(sagemaker)
     plane.run(5)
     assert plane.node(busy).held_for is None
-    plane.run(600, every=20)
-    assert operation(sagemaker)["Status"] == "Done"
+    with unit_of_work(plane.sessions) as session:
+        for check in session.query(NodeCheck):
+            check.created_at -= timedelta(minutes=10)
+    plane.run_until(lambda: operation(sagemaker)["Status"] == "Done")
     assert plane.job_state(job_id) is JobState.TRAINING
     skipped = [one for one in sagemaker.list_cluster_events(ClusterName="c1")["Events"] if "skipped" in one["Description"]]
     assert "After 10 minutes it still had work." in skipped[-1]["Description"]

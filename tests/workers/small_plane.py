@@ -21,6 +21,7 @@ from models.directive.changes import report_delivered
 from models.errors import NotFound
 from models.health import queries as health
 from models.health.changes import report_findings
+from models.health.table import HealthCheck
 from models.job import queries as jobs
 from models.job.reports import Reform, report_broken, report_finished, report_process, report_reformed
 from models.job.states import JobState, ProcessState
@@ -46,7 +47,15 @@ from workers.reconcilers.node import NodeReconciler
 from workers.reconcilers.software import SoftwareReconciler
 from workers.reconcilers.volume import AttachmentReconciler
 
-TABLES = {"cluster": Cluster, "node": Node, "host": Host, "job": Job, "software": SoftwareUpdate, "attachment": Attachment}
+TABLES = {
+    "cluster": Cluster,
+    "node": Node,
+    "host": Host,
+    "job": Job,
+    "software": SoftwareUpdate,
+    "health": HealthCheck,
+    "attachment": Attachment,
+}
 
 
 @dataclass
