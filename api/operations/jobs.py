@@ -18,7 +18,7 @@ from models.errors import AlreadyExists, Forbidden, InTransition, Invalid
 from models.events import Event
 from models.job import changes, logs, queries
 from models.job.changes import JobSpec
-from models.job.states import ENDED
+from models.job.states import ENDED, JobState
 from models.job.table import Generation, Job, JobProcess, ProcessLog, Step
 from models.node.table import Node
 from models.paging import Cut, Page, page
@@ -44,6 +44,16 @@ class Wish:
     spec: Mapping[str, Any]
     team: str | None = None
     key: str | None = None
+
+
+@dataclass(frozen=True)
+class JobFilter:
+    """Which jobs a listing shows; None does not bound."""
+
+    cluster: str | None = None
+    team: str | None = None
+    state: JobState | None = None
+    live_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,12 +111,14 @@ def show(session: Session, job_id: str) -> JobView:
     return _views(session, [queries.get(session, job_id)])[0]
 
 
-def listing(session: Session, *, cluster: str | None, live_only: bool, cut: Cut) -> Page[JobView]:
-    """Jobs, newest first. Raises NotFound for a cluster that does not exist, Invalid for a cursor that is none."""
+def listing(session: Session, which: JobFilter, cut: Cut) -> Page[JobView]:
+    """Jobs in the order of their submission. Raises NotFound for a cluster that does not exist, Invalid for a cursor that is none."""
     wanted = select(Job)
-    if cluster is not None:
-        wanted = wanted.where(Job.cluster_id == clusters.find(session, cluster).id)
-    if live_only:
+    if which.cluster is not None:
+        wanted = wanted.where(Job.cluster_id == clusters.find(session, which.cluster).id)
+    equals = {Job.team: which.team, Job.state: which.state}
+    wanted = wanted.where(*(column == value for column, value in equals.items() if value is not None))
+    if which.live_only:
         wanted = wanted.where(Job.state.not_in(ENDED))
     found = page(session, wanted, (Job.created_at, Job.id), lambda job: (job.created_at, job.id), cut)
     return Page(tuple(_views(session, found.rows)), found.cursor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 from api.operations.jobs import KEY, JobView
@@ -11,6 +12,20 @@ from api.own.wire import Real, Wire, word
 from models.events import Event
 from models.job.states import ALIVE
 from models.job.table import Generation, Job, JobProcess, ProcessLog, Step
+
+
+class JobStatus(StrEnum):
+    """A job's state as it is written on the wire."""
+
+    QUEUED = "Queued"
+    FORMING = "Forming"
+    TRAINING = "Training"
+    RESIZING = "Resizing"
+    RECOVERING = "Recovering"
+    EVICTING = "Evicting"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    STOPPED = "Stopped"
 
 
 class ProcessShape(Wire):
@@ -66,7 +81,8 @@ class JobSummary(Wire):
     job_id: str
     name: str
     cluster: str
-    status: str
+    team: str | None
+    status: JobStatus
     step: int
     loss_first: Real | None
     loss_last: Real | None
@@ -142,7 +158,7 @@ class LogShape(Wire):
 
 
 class LogList(Wire):
-    status: str
+    status: JobStatus
     processes: tuple[LogShape, ...]
 
 
@@ -196,7 +212,8 @@ def _common(view: JobView, now: datetime) -> dict[str, Any]:
         "job_id": job.id,
         "name": job.name,
         "cluster": view.cluster,
-        "status": word(job.state),
+        "team": job.team,
+        "status": JobStatus[job.state.name],
         "step": job.step,
         "loss_first": job.loss_first,
         "loss_last": job.loss_last,

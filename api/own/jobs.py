@@ -10,10 +10,11 @@ from api.operations import jobs
 from api.operations.work import Work
 from api.own import job_file, job_shapes
 from api.own.job_file import Submission
-from api.own.job_shapes import EventList, JobList, JobShape, JobSummary, LogList, StepList, Submitted
+from api.own.job_shapes import EventList, JobList, JobShape, JobStatus, JobSummary, LogList, StepList, Submitted
 from api.own.kinds import Own, OwnTable
-from api.own.wire import Asked, NextToken, word
+from api.own.wire import Asked, NextToken
 from models.errors import AlreadyExists, Forbidden, InTransition, NotFound
+from models.job.states import JobState
 from models.paging import Cut
 
 Id = Annotated[str, StringConstraints(min_length=1, max_length=128)]
@@ -24,9 +25,11 @@ class OneJob(Asked):
 
 
 class JobsWanted(Asked):
-    """Of one ``cluster``, by name or ARN; only those that have not ended if ``live``."""
+    """Of one ``cluster``, by name or ARN, of one ``team``, in one ``status``; only those that have not ended if ``live``."""
 
     cluster: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = None
+    team: Annotated[str, StringConstraints(min_length=1, max_length=63)] | None = None
+    status: JobStatus | None = None
     live: bool = False
     max_results: Annotated[int, Field(ge=1, le=500)] = 100
     next_token: NextToken = None
@@ -67,9 +70,11 @@ def submit(work: Work, asked: Submission) -> Submitted:
 
 
 def listing(work: Work, asked: JobsWanted) -> JobList:
-    """Jobs, newest first; of one cluster, or only those that have not ended, if asked."""
+    """Jobs, newest first; of one cluster or team, in one state, or only those that have not ended, if asked."""
     cut = Cut(limit=asked.max_results, is_descending=True, cursor=asked.next_token)
-    found = jobs.listing(work.session, cluster=asked.cluster, live_only=asked.live, cut=cut)
+    state = None if asked.status is None else JobState[asked.status.name]
+    wanted = jobs.JobFilter(cluster=asked.cluster, team=asked.team, state=state, live_only=asked.live)
+    found = jobs.listing(work.session, wanted, cut)
     return JobList(jobs=tuple(job_shapes.summary(view, now=work.now) for view in found.rows), next_token=found.cursor)
 
 
@@ -94,7 +99,7 @@ def logs(work: Work, asked: LogsWanted) -> LogList:
     """The last lines of every process; they lag by a second. The whole logs are files on the nodes."""
     view, found = jobs.output(work.session, asked.job_id)
     shapes = tuple(job_shapes.log(process, kept, view, lines=asked.lines) for process, kept in found)
-    return LogList(status=word(view.job.state), processes=shapes)
+    return LogList(status=JobStatus[view.job.state.name], processes=shapes)
 
 
 def stop(work: Work, asked: OneJob) -> JobSummary:

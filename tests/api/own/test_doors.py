@@ -10,8 +10,10 @@ import pytest
 from botocore import xform_name
 from botocore.exceptions import ClientError, ParamValidationError, WaiterError
 
+from api.own.job_shapes import JobStatus
 from api.own.kinds import Own
 from api.own.table import OWN
+from api.own.wire import word
 from models.clock import WallClock
 from models.job.changes import settle_job
 from models.job.states import JobState
@@ -137,6 +139,25 @@ def test_pages_begun_at_one_door_go_on_at_the_other(ours: Any, rest: Rest, clust
     assert refused(ours.list_jobs, NextToken=token)[0] == "ValidationException", "it belongs to another question"
 
 
+def test_jobs_are_listed_by_what_they_are_of(ours: Any, rest: Rest, job: str):
+    ours.submit_job(**FILE, Team="red")
+    ours.submit_job(**FILE | {"Name": "other"})
+
+    def names(**members: Any) -> list[str]:
+        return [found["Name"] for found in ours.list_jobs(**members)["Jobs"]]
+
+    assert names(Team="red") == ["gpt"]
+    assert names(Status="Forming") == ["j1"]
+    assert names(Status="Queued", Cluster="c1", Live=True) == ["other", "gpt"]
+    assert names(Status="Queued", Team="blue") == []
+    assert [found["Team"] for found in rest("GET", "/v1/jobs?status=Queued&team=red").json()["Jobs"]] == ["red"]
+    assert rest("GET", "/v1/jobs?status=queued").status_code == 422
+
+
+def test_every_state_of_a_job_has_its_word_on_the_wire():
+    assert {state.name: word(state) for state in JobState} == {status.name: status.value for status in JobStatus}
+
+
 def test_steps_and_events_come_in_pages_in_order(ours: Any, job: str):
     steps = ours.get_paginator("list_job_steps").paginate(JobId=job, PaginationConfig={"PageSize": 1}).build_full_result()["Steps"]
     assert [step["Number"] for step in steps] == [0, 1]
@@ -164,9 +185,9 @@ def test_what_a_model_can_check_is_refused_in_aws_s_words_and_all_at_once(server
 
 def test_what_only_the_job_file_knows_is_refused_in_its_words(ours: Any, cluster: str):
     wrong = [({"Env": {"RANK": "1"}}, "RANK"), ({"Recovery": "process"}, "not supported"), ({"InstanceGroups": ["x"]}, "workers")]
-    for change, word in wrong:
+    for change, told in wrong:
         code, message = refused(ours.submit_job, **FILE | change)
-        assert (code, word in message) == ("ValidationException", True), change
+        assert (code, told in message) == ("ValidationException", True), change
 
 
 def test_errors_are_the_client_s_own_exceptions(ours: Any, cluster: str):
@@ -184,10 +205,10 @@ def test_an_operation_that_there_is_not_is_named_and_those_that_there_are(server
 
 
 def test_whatever_would_be_ignored_is_refused(rest: Rest, job: str):
-    for query, word in (("colour=red", "colour"), ("limit=2&max_results=3", "max_results"), ("live=perhaps", "live")):
+    for query, told in (("colour=red", "colour"), ("limit=2&max_results=3", "max_results"), ("live=perhaps", "live")):
         answer = rest("GET", f"/v1/jobs?{query}")
         assert answer.status_code == 422
-        assert word in str(answer.json()["violations"])
+        assert told in str(answer.json()["violations"])
     assert rest("POST", f"/v1/jobs/{job}/stop", json={"Now": True}).status_code == 422
     assert rest("POST", f"/v1/jobs/{job}/stop?now=true").status_code == 422
 
