@@ -46,7 +46,7 @@ class Heartbeat:
 
 
 _TOLD_TRIES = 8
-_LAUNCH_FACTS = frozenset({"obstacle", "launch_tries", "launch_tried_at"})
+_LAUNCH_FACTS = frozenset({"obstacle", "launch_tries", "launch_tried_at", "launch_after"})
 _HOST_WORK = (NodeState.BOOTING, NodeState.SUSPECT, *RESTARTING, NodeState.RELEASING)
 """The states that something is to be done for, or asked, at the provider."""
 _THROUGH = (NodeState.READY, NodeState.GONE)
@@ -62,14 +62,22 @@ def settle_wanted_node(
     image: str | None = None,
     instance_type: str | None = None,
     types: Sequence[str] = (),
+    not_before: datetime | None = None,
+    message: str | None = None,
     now: datetime,
 ) -> Node:
     """Writes the wish for one more host of a group.
 
     ``logical_id`` names the place that it takes over; ``failures`` counts the hosts which came to nothing there in a row; ``image`` is the
     release that the host is to run; None: the one that the group wants. ``instance_type`` is one of the group's; None: its first.
-    ``types`` are those that it may be of, if not any of its group's.
+    ``types`` are those that it may be of, if not any of its group's. It is not launched before ``not_before``; ``message`` is what became of
+    the host before it, which stays told until there is something else to tell.
     """
+    facts: dict[str, Any] = {"failures": failures, "is_replacement": logical_id is not None}
+    if types:
+        facts["types"] = list(types)
+    if not_before is not None:
+        facts["launch_after"] = not_before.isoformat()
     node = Node(
         id=new_node_id(),
         cluster_id=group.cluster_id,
@@ -80,7 +88,8 @@ def settle_wanted_node(
         state_since=now,
         instance_type=instance_type or group.instance_type,
         image=image or group.image_wanted,
-        facts={"failures": failures, "is_replacement": logical_id is not None} | ({"types": list(types)} if types else {}),
+        facts=facts,
+        message=message,
         operation_id=operations.current(session, group.cluster_id) or _operation_of_place(session, logical_id),
         created_at=now,
     )

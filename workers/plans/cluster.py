@@ -51,10 +51,9 @@ def plan(seen: ClusterSeen, now: datetime) -> Decision[Action]:
     actions: list[Action] = []
     retry: timedelta | None = None
     for group in seen.groups:
-        steps, again = converge(seen, group, now)
         conclusions, patience = judge(seen, group, now)
-        actions += [*steps, *conclusions]
-        retry = soonest(retry, again, patience)
+        actions += [*converge(seen, group), *conclusions]
+        retry = soonest(retry, patience)
     actions += _conclude(seen)
     is_settled = seen.state in (ClusterState.IN_SERVICE, ClusterState.FAILED) and not seen.has_operation
     return Decision(tuple(actions), soonest(LOOK_AGAIN if is_settled else _LOOK_SOON, retry))

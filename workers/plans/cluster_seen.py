@@ -110,12 +110,17 @@ class ClusterSeen:
 
 @dataclass(frozen=True)
 class WantNode:
-    """One more host for the group; ``place`` is that of the lost node it takes over."""
+    """One more host for the group; ``place`` is that of the lost node it takes over.
+
+    Where hosts come to nothing the next one is not launched before ``not_before``; ``message`` is what the latest one came to.
+    """
 
     group: GroupId
     place: LogicalId | None
     failures: int
     why: str
+    not_before: datetime | None = None
+    message: str | None = None
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from workers.plans.cluster_seen import (
     TryType,
     WantNode,
 )
-from workers.plans.decision import soonest
 
 MINIMUM_WITHIN = timedelta(hours=3)
 """How long a group may take to have its minimum, as on HyperPod."""
@@ -31,28 +30,19 @@ BUILDING = (GroupState.CREATING, GroupState.UPDATING)
 _SERVING = (GroupState.IN_SERVICE, GroupState.DEGRADED)
 
 
-def converge(seen: ClusterSeen, group: GroupSeen, now: datetime) -> tuple[list[Action], timedelta | None]:
-    """Nodes to add or to let go, and when a vacancy may be tried again."""
+def converge(seen: ClusterSeen, group: GroupSeen) -> list[Action]:
+    """Nodes to add or to let go."""
     if group.state is GroupState.DELETING:
-        return empty(group, f"Instance group {group.name} is being deleted."), None
+        return empty(group, f"Instance group {group.name} is being deleted.")
     if group.state is GroupState.FAILED or seen.state is ClusterState.FAILED:
-        return [], None
+        return []
     missing = group.target - len(group.filling) - group.incoming
     if missing < 0:
-        return [LetGo(node.id, f"The group scales down to {group.target}.") for node in _surplus(group, -missing)], None
+        return [LetGo(node.id, f"The group scales down to {group.target}.") for node in _surplus(group, -missing)]
     actions = _try_other_types(group)
-    again: timedelta | None = None
-    for vacancy in group.vacancies[:missing]:
-        if _is_left_alone(seen, group, vacancy):
-            continue
-        rest = vacancy.state_since + _pause(vacancy.failures) - now
-        if rest > timedelta(0):
-            again = soonest(again, rest)
-            continue
-        why = f"{vacancy.message or 'A node was lost.'} Its place is filled again."
-        actions.append(WantNode(group.id, vacancy.place, vacancy.failures, why))
+    actions += [_refill(group, vacancy) for vacancy in group.vacancies[:missing] if not _is_left_alone(seen, group, vacancy)]
     new = WantNode(group.id, None, 0, f"The group wants {group.target} nodes.")
-    return actions + [new] * max(0, missing - len(group.vacancies)), again
+    return actions + [new] * max(0, missing - len(group.vacancies))
 
 
 def judge(seen: ClusterSeen, group: GroupSeen, now: datetime) -> tuple[list[Action], timedelta | None]:
@@ -98,6 +88,15 @@ def _is_hurt(group: GroupSeen) -> bool:
     """Whether something keeps the group from its target. One that merely grows is not hurt."""
     is_healing = any(node.is_replacement and not node.is_current for node in group.filling)
     return is_healing or group.obstacle is not None or (bool(group.vacancies) and len(group.filling) < group.target)
+
+
+def _refill(group: GroupSeen, vacancy: NodeSeen) -> WantNode:
+    """The wish is written at once, so that a place where hosts come to nothing is seen with what its latest host came to."""
+    why = f"{vacancy.message or 'A node was lost.'} Its place is filled again."
+    if not vacancy.failures:
+        return WantNode(group.id, vacancy.place, 0, why)
+    not_before = vacancy.state_since + _pause(vacancy.failures)
+    return WantNode(group.id, vacancy.place, vacancy.failures, why, not_before, vacancy.message)
 
 
 def _is_left_alone(seen: ClusterSeen, group: GroupSeen, vacancy: NodeSeen) -> bool:

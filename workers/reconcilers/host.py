@@ -189,11 +189,13 @@ def _settle_gone(session: Session, node: Node, now: datetime) -> None:
 
 
 def _may_retry_at(node: Node) -> datetime | None:
+    """After the pause that the place was given, and the one after the latest try."""
+    times = [datetime.fromisoformat(node.facts["launch_after"])] if "launch_after" in node.facts else []
     tried_at = node.facts.get("launch_tried_at")
-    if tried_at is None:
-        return None
-    tries = int(node.facts.get("launch_tries", 1))
-    return datetime.fromisoformat(tried_at) + min(_LONGEST_RETRY, _FIRST_RETRY * (1 << min(tries - 1, 10)))
+    if tried_at is not None:
+        tries = int(node.facts.get("launch_tries", 1))
+        times.append(datetime.fromisoformat(tried_at) + min(_LONGEST_RETRY, _FIRST_RETRY * (1 << min(tries - 1, 10))))
+    return max(times, default=None)
 
 
 def _asked_at(node: Node) -> datetime:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from api.aws.translate.states import NODE_STATUS
+from api.aws.translate.nodes import status_of
 from api.operations.additions import Addition, Additions, AdditionWish, Refusal
 from api.operations.batches import BatchChoice, Failure, Outcome, Trouble
 from api.operations.moves import MoveWish, Place
@@ -56,7 +56,7 @@ def write_additions(answer: Additions) -> dict[str, Any]:
             {
                 "NodeLogicalId": one.logical_id,
                 "InstanceGroupName": one.addition.group,
-                "Status": "NotFound" if one.state is None else NODE_STATUS[one.state],
+                "Status": "NotFound" if one.node is None else status_of(one.node),
                 "AvailabilityZones": list(one.addition.zones) or None,
                 "InstanceTypes": list(one.types),
             }

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from botocore.exceptions import ClientError
 
+from models.clock import WallClock
 from models.notify import NUDGE
 from models.session import unit_of_work
 from models.volume import queries
-from tests.workers.small_plane import SmallPlane
+from tests.workers.small_plane import SmallPlane, TestClock
 from workers.providers.base import HostRef, Volume
 
 VOLUME = "vol-0123456789abcdef0"
@@ -19,7 +20,8 @@ VPC = {"VpcConfig": {"SecurityGroupIds": ["sg-1"], "Subnets": ["subnet-1"]}}
 
 @pytest.fixture
 def plane(sessions, listen) -> SmallPlane:
-    return SmallPlane(sessions, listen(NUDGE))
+    """Its clock begins at the server's time: groups have a patience."""
+    return SmallPlane(sessions, listen(NUDGE), clock=TestClock(WallClock().now()))
 
 
 @pytest.fixture

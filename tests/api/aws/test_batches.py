@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from models.clock import WallClock
 from models.cluster import queries as clusters
 from models.node import queries as nodes
 from models.notify import NUDGE
 from models.session import unit_of_work
-from tests.workers.small_plane import SmallPlane
+from tests.workers.small_plane import SmallPlane, TestClock
 
 ROLE = "arn:aws:iam::123456789012:role/r"
 VPC = {"VpcConfig": {"SecurityGroupIds": ["sg-1"], "Subnets": ["subnet-1"]}}
@@ -28,7 +29,8 @@ def group(name: str = "workers", count: int = 2, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def plane(sessions, listen) -> SmallPlane:
-    return SmallPlane(sessions, listen(NUDGE))
+    """Its clock begins at the server's time: groups have a patience."""
+    return SmallPlane(sessions, listen(NUDGE), clock=TestClock(WallClock().now()))
 
 
 @pytest.fixture

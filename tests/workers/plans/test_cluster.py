@@ -119,9 +119,8 @@ def test_a_place_where_hosts_come_to_nothing_is_tried_ever_more_slowly():
         group(target=1, nodes=(ready(1, state=NodeState.GONE, is_wanted=False, was_lost=True, failures=3),)), is_continuous=True
     )
     here.change_node("n-001", state_since=START)
-    decision = plan(here.seen, START + timedelta(seconds=7))
-    assert not any(isinstance(action, WantNode) for action in decision.actions)
-    assert decision.again_in == timedelta(seconds=1)
+    (wish,) = [action for action in here.step() if isinstance(action, WantNode)]
+    assert (wish.place, wish.failures, wish.not_before) == ("l-001", 3, START + timedelta(seconds=8))
 
 
 def test_scaling_down_lets_idle_nodes_go_first_and_of_these_the_newest():
