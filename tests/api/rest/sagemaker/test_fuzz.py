@@ -77,14 +77,15 @@ def strategy(operation: Any, shape: str, names: dict[str, str]) -> Any:
     return operation.as_strategy(generation_mode=mode, path_parameters=path if "named" in shape and path else None)
 
 
-def fuzz(server: Server, names: dict[str, str], *, examples: int, seed: int) -> Counter[int]:
-    """Returns how many cases were answered with which status."""
+def fuzz(server: Server, names: dict[str, str], *, examples: int, seed: int, shapes: int = len(SHAPES)) -> Counter[int]:
+    """Returns how many cases were answered with which status. Of each operation some shapes are drawn, or all."""
+    drawn = random.Random(seed)
     sent: Counter[int] = Counter()
     with requests.Session() as client:
         client.trust_env = False
         for operation in operations():
             name = operation.definition.raw["operationId"]
-            for shape in SHAPES:
+            for shape in drawn.sample(SHAPES, shapes):
                 if "named" in shape and name in KEYS:
                     continue
                 sent += fuzz_one(server, client, operation, shape, names, examples=examples, seed=seed)
@@ -130,15 +131,15 @@ def seed() -> int:
     return int(os.environ.get("EVERSTEP_FUZZ_SEED") or random.SystemRandom().randrange(2**32))
 
 
-def test_a_few_hundred_requests_from_the_document_are_answered_as_it_says(server: Server, names: dict[str, str]) -> None:
-    sent = fuzz(server, names, examples=2, seed=seed())
-    assert sent.total() > 200
-    assert min(sent[200], sent[404], sent[422]) > 10, sent
+def test_a_hundred_requests_from_the_document_are_answered_as_it_says(server: Server, names: dict[str, str]) -> None:
+    sent = fuzz(server, names, examples=2, seed=seed(), shapes=1)
+    assert sent.total() > 80
+    assert min(sent[200], sent[404], sent[422]) > 4, sent
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_some_thousands_of_requests_from_the_document_are_answered_as_it_says(server: Server, names: dict[str, str]) -> None:
-    sent = fuzz(server, names, examples=40, seed=seed())
+    sent = fuzz(server, names, examples=20, seed=seed())
     print(f"{sent.total()} cases: {dict(sent)}")
-    assert sent.total() > 3000
+    assert sent.total() > 2000
