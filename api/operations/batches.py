@@ -156,17 +156,22 @@ def judge(work: Work, cluster: Cluster, choice: BatchChoice, check: Callable[[No
     """
     found = nodes.of_batch(work.session, cluster.id, instance_ids=choice.instance_ids, logical_ids=choice.logical_ids)
     present = [node for node in found if node.state is not NodeState.GONE]
-    by_instance = {node.instance_id: node for node in present if node.instance_id}
-    by_place = {node.logical_id: node for node in present}
-    _refuse_twice(choice, by_instance, by_place)
+    by_instance: dict[str, Node] = {node.instance_id: node for node in present if node.instance_id}
+    by_place: dict[str, Node] = {node.logical_id: node for node in present}
+    _refuse_twice(choice, by_place)
     outcome = Outcome(asked_places=bool(choice.logical_ids))
     chosen: list[Node] = []
-    for name in choice.instance_ids:
-        failure = _judged(name, by_instance.get(name), check, chosen)
-        (outcome.instances.append(name) if failure is None else outcome.failed_instances.append(failure))
-    for name in choice.logical_ids:
-        failure = _judged(name, by_place.get(name), check, chosen)
-        (outcome.places.append(name) if failure is None else outcome.failed_places.append(failure))
+    for names, known, good, bad in (
+        (choice.instance_ids, by_instance, outcome.instances, outcome.failed_instances),
+        (choice.logical_ids, by_place, outcome.places, outcome.failed_places),
+    ):
+        for name in names:
+            failure = _judged(name, known.get(name), check)
+            if failure is not None:
+                bad.append(failure)
+                continue
+            good.append(name)
+            chosen.append(known[name])
     return outcome, sorted(chosen, key=lambda node: node.id)
 
 
@@ -174,7 +179,7 @@ def all_failed(verb: str, failures: Sequence[Failure]) -> str:
     return f"No node can be {verb}: " + " ".join(failure.message for failure in failures)
 
 
-def _judged(name: str, node: Node | None, check: Callable[[Node], None], chosen: list[Node]) -> Failure | None:
+def _judged(name: str, node: Node | None, check: Callable[[Node], None]) -> Failure | None:
     if node is None:
         return Failure(name, Trouble.NOT_FOUND, f"Node '{name}' does not exist in the cluster.")
     try:
@@ -185,7 +190,6 @@ def _judged(name: str, node: Node | None, check: Callable[[Node], None], chosen:
         return Failure(name, Trouble.STATUS, str(error))
     except Misfit as error:
         return Failure(name, Trouble.TYPE, str(error))
-    chosen.append(node)
     return None
 
 
@@ -203,14 +207,14 @@ def _cluster(work: Work, choice: BatchChoice, verb: str) -> tuple[Cluster, Mappi
     return cluster, {group.id: group for group in clusters.groups(work.session, cluster.id)}
 
 
-def _refuse_twice(choice: BatchChoice, by_instance: Mapping[str | None, Node], by_place: Mapping[str, Node]) -> None:
+def _refuse_twice(choice: BatchChoice, by_place: Mapping[str, Node]) -> None:
     for member, names in (("NodeIds", choice.instance_ids), ("NodeLogicalIds", choice.logical_ids)):
         for name in names:
             if names.count(name) > 1:
                 raise Invalid(message=f"{member} names '{name}' twice; name each node once.")
     for place in choice.logical_ids:
         node = by_place.get(place)
-        if node is not None and node.instance_id in choice.instance_ids and by_instance.get(node.instance_id) is node:
+        if node is not None and node.instance_id in choice.instance_ids:
             raise Invalid(
                 message=f"'{node.instance_id}' in NodeIds and '{place}' in NodeLogicalIds are the same node; name it once."
             )

@@ -83,8 +83,9 @@ def _write(session: Session, cluster: Cluster, groups: dict[Any, InstanceGroup],
         case values.RollBackGroup(group=group):
             changes.settle_rollback(groups[group], now=now)
         case values.WantNode(group=group, place=place, failures=failures, not_before=not_before, message=message):
-            wish = {"logical_id": place, "failures": failures, "not_before": not_before, "message": message}
-            settle_wanted_node(session, groups[group], **wish, now=now)
+            settle_wanted_node(
+                session, groups[group], logical_id=place, failures=failures, not_before=not_before, message=message, now=now
+            )
         case values.LetGo(node=node, why=why):
             settle_unwanted(session, nodes.get(session, node, lock=True), why=why, now=now)
         case values.TryType(node=node, instance_type=instance_type, why=why, is_at_once=is_at_once):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, cast
+
+from botocore.model import StringShape
 
 from api.aws.schema import sagemaker
 from models.cluster.states import ClusterState, GroupState
@@ -35,7 +37,7 @@ GROUP_STATUS: Final[dict[GroupState, str | None]] = {
 
 def _if_known(word: str, instead: str) -> str:
     """Clients of an older model would not know the word."""
-    return word if word in sagemaker().shape_for("ClusterInstanceStatus").enum else instead
+    return word if word in cast("StringShape", sagemaker().shape_for("ClusterInstanceStatus")).enum else instead
 
 
 NODE_STATUS: Final[dict[NodeState, str]] = {
