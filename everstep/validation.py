@@ -10,6 +10,7 @@ import argparse
 import sys
 import time
 from datetime import timedelta
+from typing import Any
 
 import torch
 from torch import distributed as dist
@@ -45,7 +46,7 @@ def _run(given: argparse.Namespace) -> str:
     options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # noqa: SLF001  (no public way to name the address)
     options._devices = [dist.ProcessGroupGloo.create_device(hostname=given.address)]  # noqa: SLF001
     options._timeout = patience  # noqa: SLF001
-    group = dist.ProcessGroupGloo(dist.PrefixStore("validation", store), given.rank, given.size, options)
+    group: Any = dist.ProcessGroupGloo(dist.PrefixStore("validation", store), given.rank, given.size, options)
     began = time.monotonic()
     first, last, weights = _train(group, given.rank, given.size)
     _compare(group, weights, given.size)
@@ -57,7 +58,7 @@ def _run(given: argparse.Namespace) -> str:
     return f"{given.size} nodes trained {_STEPS} steps in {seconds:.2f} s, loss {first:.4g} to {last:.4g}"
 
 
-def _train(group: dist.ProcessGroupGloo, rank: int, size: int) -> tuple[float, float, torch.Tensor]:
+def _train(group: Any, rank: int, size: int) -> tuple[float, float, torch.Tensor]:
     """Collectives, in order, the same on every rank: 1. the gradient of each step, 2. the loss of each step."""
     generator = torch.Generator().manual_seed(rank)
     inputs = torch.randn(64, _WIDTH, generator=generator)
@@ -75,7 +76,7 @@ def _train(group: dist.ProcessGroupGloo, rank: int, size: int) -> tuple[float, f
     return losses[0], losses[-1], weights
 
 
-def _compare(group: dist.ProcessGroupGloo, weights: torch.Tensor, size: int) -> None:
+def _compare(group: Any, weights: torch.Tensor, size: int) -> None:
     gathered = [[torch.empty_like(weights) for _ in range(size)]]
     group.allgather(gathered, [weights]).wait()
     for rank, other in enumerate(gathered[0]):

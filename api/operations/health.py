@@ -79,7 +79,7 @@ def _nodes(work: Work, cluster: Cluster, group: InstanceGroup | None, asked: Gro
     live = [node for node in nodes.of_cluster(work.session, cluster.id) if node.group_id == group.id]
     if asked.instance_ids is None:
         return [node for node in live if node.state in (NodeState.READY, NodeState.SUSPECT) and node.is_wanted]
-    by_instance = {node.instance_id: node for node in live}
+    by_instance = {str(node.instance_id): node for node in live}
     for number, instance_id in enumerate(asked.instance_ids):
         if instance_id not in by_instance:
             raise Invalid(message=f"Instance '{instance_id}' in InstanceIds is not one of instance group '{asked.group}'.")
