@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -18,11 +18,17 @@ __all__ = ["broom", "database_url", "server", "shared_database_url", "shared_ser
 Hold = Callable[..., Holder]
 
 
-@pytest.fixture
-def hold(server: Server) -> Iterator[Hold]:
+@contextmanager
+def holding(server: Server) -> Iterator[Hold]:
     """``hold(role, team)`` gives keys to somebody new."""
     with ExitStack() as open_clients:
         yield lambda role="Operator", team=None, **more: open_clients.enter_context(give(server, role=role, team=team, **more))
+
+
+@pytest.fixture
+def hold(server: Server) -> Iterator[Hold]:
+    with holding(server) as hold:
+        yield hold
 
 
 @pytest.fixture

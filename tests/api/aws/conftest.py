@@ -53,6 +53,10 @@ def _own_rows(table: Table) -> Delete:
 @pytest.fixture
 def database_url(shared_database_url: str, broom: Engine) -> Iterator[str]:
     yield shared_database_url
+    sweep(broom)
+
+
+def sweep(broom: Engine) -> None:
     with broom.begin() as connection:
         for table in reversed(registry.metadata.sorted_tables):
             connection.execute(_own_rows(table))
