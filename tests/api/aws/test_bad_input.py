@@ -323,7 +323,6 @@ class TestContradictions:
             (changed(InstanceStorageConfigs=[VOLUME, VOLUME]), "one root volume and one secondary"),
             (changed(OverrideVpcConfig=VPC), "needs a VpcConfig of the cluster to override"),
             (changed(ImageId="ami-12345678"), "ImageId 'ami-12345678' of instance group 'workers' does not exist"),
-            (changed(ImageReleaseVersion="99.2.3"), "ImageReleaseVersion '99.2.3' of instance group 'workers' does not exist"),
         ],
     )
     def test_a_group_that_contradicts_itself_is_refused(self, server: Server, members, text):
@@ -334,6 +333,7 @@ class TestContradictions:
     @pytest.mark.parametrize(
         "config, text",
         [
+            ({"ImageReleaseVersion": "99.2.3"}, "ImageReleaseVersion '99.2.3' of instance group 'workers' does not exist"),
             ({"ScheduledUpdateConfig": {"ScheduleExpression": "rate(1 day)"}}, "is no cron(minute hour day-of-month month"),
             ({"ScheduledUpdateConfig": {"ScheduleExpression": "cron(0 0 1 1 ? 2020)"}}, "names no time that is still to come"),
             (

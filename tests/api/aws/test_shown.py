@@ -19,7 +19,7 @@ from models.session import Sessions, unit_of_work
 from tests import rows
 from tests.api.aws.from_the_model import fullest, seen_in
 from tests.api.aws.settling import NOW, as_it_comes_into_service
-from tests.api.aws.test_from_the_model import CREATE, RELEASE, _without, made_possible
+from tests.api.aws.test_from_the_model import CREATE, RELEASE, made_possible, taken_of
 from tests.api.serving import group
 
 LATER = "7.9.0"
@@ -28,15 +28,17 @@ EKS = {"Orchestrator": {"Eks": {"ClusterArn": "arn:aws:eks:us-east-1:12345678901
 
 def without_contradictions(wish: dict[str, Any], choose: int) -> dict[str, Any]:
     """Everything at once, as far as it goes together: on EKS first, then on Slurm."""
-    wish = _without(wish, "TrainingPlanArn")
+    wish = taken_of(wish)
     one, restricted = wish["InstanceGroups"][0], wish["RestrictedInstanceGroups"][0]
     for given in (one, restricted):
         given.update(InstanceType="ml.c5.large", InstanceCount=1)
         given["ScheduledUpdateConfig"]["ScheduleExpression"] = "cron(0 2 ? * SUN *)"
-    one.update(MinInstanceCount=1, ImageReleaseVersion=RELEASE, CapacityRequirements={"Spot": {}} if choose else {"OnDemand": {}})
-    patching = one["AutoPatchConfig"]
-    patching["PatchingStrategy"] = ("WhenIdle", "DrainFirst")[choose % 2]
-    patching.pop("DrainPolicy" if choose % 2 == 0 else "IdleWaitWindowInSeconds", None)
+    if "ImageReleaseVersion" in one:
+        one["ImageReleaseVersion"] = RELEASE
+    one.update(MinInstanceCount=1, CapacityRequirements={"Spot": {}} if choose else {"OnDemand": {}})
+    if patching := one.get("AutoPatchConfig"):
+        patching["PatchingStrategy"] = ("WhenIdle", "DrainFirst")[choose % 2]
+        patching.pop("DrainPolicy" if choose % 2 == 0 else "IdleWaitWindowInSeconds", None)
     volume = one["InstanceStorageConfigs"][0].get("EbsVolumeConfig", {})
     if choose == 0:
         volume["RootVolume"] = False

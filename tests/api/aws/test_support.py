@@ -16,6 +16,8 @@ from api.aws.table.refusals import REFUSALS
 from api.aws.table.sagemaker import SAGEMAKER
 from api.aws.validate import Violated
 
+SERVED = sorted(set(SAGEMAKER) & set(model().operation_names))
+"""An older model lacks some operations."""
 PINNED = f"botocore=={botocore.__version__}" in Path("constraints.txt").read_text().split()
 """An older model lacks members that the tables tell of."""
 SMALL = ServiceModel(
@@ -76,15 +78,16 @@ def test_below_a_refused_member_everything_is_refused_and_below_another_nothing_
     assert word_of(table, "Name") is None
 
 
-@pytest.mark.parametrize("name", sorted(SAGEMAKER))
+@pytest.mark.parametrize("name", SERVED)
 def test_every_input_member_of_a_served_operation_has_its_word(name):
     operation = SAGEMAKER[name]
     known = paths(model().operation_model(name).input_shape)
-    assert [path for path in known if word_of(operation.members, path) is None] == []
+    if PINNED:
+        assert [path for path in known if word_of(operation.members, path) is None] == []
     assert all(word.note for word in operation.members.values() if word.treatment is Treatment.REFUSED), "a remedy is wanted"
 
 
-@pytest.mark.parametrize("name", sorted(SAGEMAKER))
+@pytest.mark.parametrize("name", SERVED)
 def test_absent_output_members_are_the_model_s_and_say_why(name):
     absent = SAGEMAKER[name].absent
     if PINNED:
@@ -156,5 +159,7 @@ def test_every_operation_of_the_family_is_served_or_refused_with_a_remedy():
 
 
 def test_no_operation_around_clusters_is_forgotten_when_the_model_grows():
+    if not PINNED:
+        pytest.skip("what a newer model has is unknown here, and answered as such")
     around = {name for name in model().operation_names if "Cluster" in name or "TrainingPlan" in name or "ComputeQuota" in name}
     assert around - set(FAMILY) == set()
