@@ -74,7 +74,8 @@ def _parameters(own: Own) -> Iterable[dict[str, Any]]:
         parameter = {"name": name, "in": where, "required": in_path or name in schema.get("required", ())}
         yield parameter | {"schema": _bare(member)} | _description(member)
     for other, name in own.also.items():
-        member = _bare(schema["properties"][name])
+        # Without its default, which generated clients would send beside that of the member itself.
+        member = {word: value for word, value in _bare(schema["properties"][name]).items() if word != "default"}
         yield {"name": other, "in": "query", "required": False, "deprecated": True, "schema": member, "description": f"`{name}`."}
     if "client_token" in own.takes.model_fields:
         key = {"type": "string", "minLength": 1, "maxLength": 255}
