@@ -40,6 +40,9 @@ a name that no service model has. The code is the one that every AWS SDK knows f
 `ValidationException` would blame the caller's input, and a 5xx would be retried.
 """
 
+UNDECIDED = "undecided"
+"""What must not be in the page: a member that no table tells of."""
+NOTHING = "—"
 MEMBERS = """\
 *honoured*: it is acted on. *Stored and echoed*: it comes back as it was sent, and the note says what does not happen. *Refused*: a
 `ValidationException` names the member, together with everything else that is wrong. Members that only a newer service model has are refused by
@@ -51,6 +54,12 @@ BEHAVIOUR = """\
 
 - `InstanceStatus` is `Pending` while a lifecycle script runs, and `Running` while a node is merely unreachable: unreachable is not dead.
 - A request's unknown member is refused, not ignored: what is accepted is stored, acted on, and comes back.
+- Nodes are in one availability zone: the region's name and `a`.
+- `EVERSTEP_MAX_INSTANCES` and `EVERSTEP_MAX_INSTANCES_PER_CLUSTER`, where they are set for the API, are limits of all clusters' instances
+  together and of each cluster's: what would pass them is a `ResourceLimitExceeded`.
+- A continuous cluster is InService at once; one whose groups name Slurm's `Controller` or `Login` nodes, once each of these groups has a node.
+  Without capacity for them it is `Failed`, and nothing of it is left running.
+- A continuous group that waits for capacity is `Degraded`, and asks again, ever more slowly, up to a minute; its events tell of the attempts.
 - No `Orchestrator` means that none is asked for: `SlurmConfig` may be given, and is required in every group only of a continuous cluster with
   `Orchestrator.Slurm`. One group at most is the `Controller`, with one instance.
 - Restricted instance groups are nodes like others here, in a list of their own.
@@ -108,20 +117,22 @@ def _members(name: str) -> str:
     model, operation = sagemaker().operation_model(name), SAGEMAKER[name]
     taken = _table((f"Member of {name}", "What becomes of it", "Note"), _taken(operation, paths(model.input_shape)))
     given = paths(model.output_shape)
-    answered = _table(("Member of its answer", "", "Why"), _given(operation, given)) if given else "It answers `{}`.\n"
+    answered = (
+        _table(("Member of its answer", "Shown or absent", "Why"), _given(operation, given)) if given else "It answers `{}`.\n"
+    )
     return f"### {name}\n\n{taken}\n{answered}"
 
 
 def _taken(operation: Operation | Listing, known: tuple[str, ...]) -> Iterable[tuple[str, ...]]:
     for path in known:
         word = word_of(operation.members, path)
-        yield f"`{path}`", "—" if word is None else word.treatment.value, "" if word is None else word.note
+        yield f"`{path}`", UNDECIDED if word is None else word.treatment.value, (word.note if word else "") or NOTHING
 
 
 def _given(operation: Operation | Listing, known: tuple[str, ...]) -> Iterable[tuple[str, ...]]:
     for path in known:
         why = why_absent(operation.absent, path)
-        yield f"`{path}`", "shown" if why is None else "absent", why or ""
+        yield f"`{path}`", "shown" if why is None else "absent", why or NOTHING
 
 
 def _states(table: Mapping[Any, str | None]) -> Iterable[tuple[str, ...]]:
