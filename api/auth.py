@@ -69,12 +69,12 @@ def permit(caller: Caller, service: str, operation: str) -> None:
     """Raises Forbidden: the caller's role does not cover the operation. ``service`` is ``sagemaker`` or ``everstep``."""
     need = need_of(operation)
     if not caller.role.covers(need):
-        raise Forbidden(
-            message=(
-                f"User: {caller.arn} is not authorized to perform: {service}:{operation} because its role is {caller.role}; "
-                f"the operation needs {need}."
-            )
-        )
+        raise refusal(caller, service, operation, f"Its role is {caller.role}; the operation needs {need}.")
+
+
+def refusal(caller: Caller, service: str, operation: str, why: str) -> Forbidden:
+    """In the words that AWS's clients know."""
+    return Forbidden(message=f"User: {caller.arn} is not authorized to perform: {service}:{operation}. {why}")
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,7 @@ class Keyring:
     """
 
     _held: dict[str, _Held] = field(default_factory=dict, repr=False)
+    _forgotten_at_s: float = 0.0
 
     def admit(self, request: SignedRequest, *, now: datetime) -> Caller | None:
         """Who has signed the request, if it is a key that is held and the signature is its; in all other cases the database is to be asked."""
@@ -113,14 +114,18 @@ class Keyring:
             verify(request, now=now, secret_of=secret_of)
         except SignatureError:
             return None
-        return replace(used[0].caller, source=request.source)
+        caller = used[0].caller
+        return caller if caller.source == request.source else replace(caller, source=request.source)
 
     def hold(self, caller: Caller, secret: str, *, valid_until: datetime | None, read_at_s: float) -> None:
         """``read_at_s`` is from before the row was read: what happens to it since then counts from there."""
         self._held[caller.key_id] = _Held(caller, secret, valid_until, read_at_s)
+        if read_at_s <= self._forgotten_at_s:  # looked at only now, or a key that is forgotten meanwhile would stay
+            self._held.pop(caller.key_id, None)
 
     def forget(self) -> None:
-        """Something has been done to keys."""
+        """Something has been done to keys, and committed."""
+        self._forgotten_at_s = time.monotonic()
         self._held.clear()
 
 

@@ -28,7 +28,8 @@ from api.operations.work import Limits, Work
 from api.settings import Settings
 from api.sigv4 import SignedRequest
 from models.clock import Clock
-from models.session import Sessions, unit_of_work
+from models.errors import Forbidden
+from models.session import Sessions, look, unit_of_work
 
 MOST_BYTES: Final = 4 * 1024 * 1024
 """Of a body. The largest legal CreateCluster, a hundred groups with fifty labels each, stays below 2 MiB."""
@@ -131,13 +132,13 @@ def work_of(services: Services, caller: Caller, call: Call) -> Iterator[Work]:
     What the block raises takes all of it back; a call that would have changed something is entered then by itself, with the error's name.
 
     Raises:
-        Forbidden: the caller's role does not cover the operation.
+        Forbidden: the caller's role does not cover the operation, or its team what the operation would change.
     """
     now = services.clock.now()
     try:
         auth.permit(caller, call.service, call.operation)
-        factory = services.sessions if auth.is_mutating(call.operation) else services.reading()
-        with unit_of_work(factory) as session:
+        begun = unit_of_work(services.sessions) if auth.is_mutating(call.operation) else look(services.reading())
+        with _worded(caller, call), begun as session:
             limits = Limits(services.settings.most_instances, services.settings.most_instances_of_cluster)
             yield Work(session, now, services.settings.region, caller, services.settings.master_key, limits)
             audit.record_call(session, caller, call, outcome=audit.DONE, now=now)
@@ -146,6 +147,15 @@ def work_of(services: Services, caller: Caller, call: Call) -> Iterator[Work]:
     except Exception as error:
         _enter_refused(services, caller, call, error, now)
         raise
+
+
+@contextmanager
+def _worded(caller: Caller, call: Call) -> Iterator[None]:
+    """Whatever forbids it, says who must not do what."""
+    try:
+        yield
+    except Forbidden as error:
+        raise auth.refusal(caller, call.service, call.operation, str(error)) from error
 
 
 def _enter_refused(services: Services, caller: Caller, call: Call, error: Exception, now: datetime) -> None:

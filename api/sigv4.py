@@ -90,8 +90,9 @@ def verify(request: SignedRequest, *, now: datetime, secret_of: Callable[[str], 
     if secret is None:
         message = "The security token included in the request is invalid."
         raise UnknownKey(message)
-    _check_scope(scope, stamp)
-    if not hmac.compare_digest(_expected(request, scope, signed, stamp, secret), signature):
+    moment = request.headers["x-amz-date"]
+    _check_scope(scope, moment)
+    if not hmac.compare_digest(_expected(request, scope, signed, moment, secret), signature):
         message = (
             "The request signature we calculated does not match the signature you provided. Check your secret access key and signing "
             "method; a proxy that rewrites the Host header also breaks signatures."
@@ -146,12 +147,15 @@ def _check_signed(signed: tuple[str, ...], headers: Mapping[str, str]) -> None:
             raise IncompleteSignature(message)
 
 
-def _check_scope(scope: Scope, stamp: datetime) -> None:
+def _check_scope(scope: Scope, moment: str) -> None:
     if scope.service not in SERVICES:
         message = f"Credential should be scoped to correct service: {' or '.join(map(repr, SERVICES))}, not {scope.service!r}"
         raise WrongSignature(message)
-    if scope.date != stamp.strftime("%Y%m%d"):
-        message = f"Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date from HTTP: {scope.date!r} != {stamp:%Y%m%d}"
+    date = moment.partition("T")[0]
+    if scope.date != date:
+        message = (
+            f"Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date from HTTP: {scope.date!r} != {date}"
+        )
         raise WrongSignature(message)
 
 
@@ -165,7 +169,7 @@ def _check_skew(stamp: datetime, now: datetime) -> None:
         raise WrongSignature(message)
 
 
-def _expected(request: SignedRequest, scope: Scope, signed: tuple[str, ...], stamp: datetime, secret: str) -> str:
+def _expected(request: SignedRequest, scope: Scope, signed: tuple[str, ...], moment: str, secret: str) -> str:
     body = hashlib.sha256(request.body).hexdigest()
     declared = request.headers.get("x-amz-content-sha256")
     if declared is not None and declared != body:
@@ -183,9 +187,8 @@ def _expected(request: SignedRequest, scope: Scope, signed: tuple[str, ...], sta
             body,
         )
     )
-    date, moment = scope.date, stamp.strftime(_STAMP)
-    text = f"{_ALGORITHM}\n{moment}\n{date}/{scope.region}/{scope.service}/aws4_request\n{hashlib.sha256(canonical.encode()).hexdigest()}"
-    return hmac.digest(_signing_key(secret, date, scope.region, scope.service), text.encode(), "sha256").hex()
+    text = f"{_ALGORITHM}\n{moment}\n{scope.date}/{scope.region}/{scope.service}/aws4_request\n{hashlib.sha256(canonical.encode()).hexdigest()}"
+    return hmac.digest(_signing_key(secret, scope.date, scope.region, scope.service), text.encode(), "sha256").hex()
 
 
 def _canonical_path(path: str) -> str:

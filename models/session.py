@@ -72,6 +72,13 @@ def unit_of_work(factory: Sessions) -> Iterator[Session]:
         yield session
 
 
+@contextmanager
+def look(factory: Sessions) -> Iterator[Session]:
+    """A session for what only looks: whatever it has written is rolled back, where there are transactions at all."""
+    with factory() as session:
+        yield session
+
+
 def team_of(session: Session) -> str | None:
     """The team that the session's caller is bound to; None for one who is not, and for everybody who is no caller."""
     team: str | None = session.info.get(TEAM)

@@ -72,3 +72,10 @@ def test_the_end_of_a_rotated_key_holds_for_a_held_one(session, ring):
 def test_what_is_forgotten_is_asked_for_again(ring):
     ring.forget()
     assert ring.admit(signed(b"{}"), now=NOW) is None
+
+
+def test_what_was_read_before_keys_were_forgotten_is_not_held_afterwards(session, ring):
+    before = auth.time.monotonic()
+    ring.forget()
+    ring.hold(enter(session, Keyring()), SECRETS[KEY], valid_until=None, read_at_s=before)
+    assert ring.admit(signed(b"{}"), now=NOW) is None
