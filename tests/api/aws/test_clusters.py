@@ -10,6 +10,7 @@ from botocore.exceptions import ClientError
 from models.cluster.states import ClusterState
 from models.session import Sessions
 from tests.api.aws.settling import as_it_comes_into_service, settle
+from tests.api.installed import needs_fractions_of_seconds
 from tests.api.serving import ROLE, Server, group
 
 EKS = {"Eks": {"ClusterArn": "arn:aws:eks:us-east-1:123456789012:cluster/k8s"}}
@@ -176,6 +177,7 @@ class TestListing:
         assert [c["ClusterName"] for c in shown] == ["alpha"]
 
     def test_bounds_in_time_mean_the_times_that_are_shown(self, sagemaker):
+        needs_fractions_of_seconds(sagemaker)
         shown = sagemaker.list_clusters()["ClusterSummaries"]
         for bound in {c["CreationTime"] for c in shown}:
             after = sagemaker.list_clusters(CreationTimeAfter=bound)["ClusterSummaries"]

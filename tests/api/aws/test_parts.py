@@ -19,12 +19,12 @@ from api.aws.dispatch import Door, Service, TargetRoute
 from api.aws.pages import PageTokens
 from api.aws.patterns import compile_pattern, is_match
 from api.aws.schema import sagemaker as model
-from api.aws.table.sagemaker import SAGEMAKER
 from api.aws.validate import Violated, read_members
 from api.deps import Services
 from models.clock import WallClock
 from models.errors import Invalid
 from models.session import Sessions
+from tests.api.installed import SERVED
 from tests.api.serving import Signing, settings_for
 
 
@@ -39,7 +39,7 @@ def shapes_below(shape: Any, seen: dict[str, Any]) -> None:
 
 def test_python_reads_every_pattern_of_the_served_operations():
     seen: dict[str, Any] = {}
-    for name in SAGEMAKER:
+    for name in SERVED:
         shapes_below(model().operation_model(name).input_shape, seen)
     patterns = {shape.metadata["pattern"] for shape in seen.values() if "pattern" in shape.metadata}
     assert len(patterns) > 20

@@ -7,6 +7,7 @@ from botocore.exceptions import ClientError
 
 from models.cluster.states import ClusterState
 from tests.api.aws.settling import settle
+from tests.api.installed import needs_fractions_of_seconds
 from tests.api.serving import group
 
 ELSEWHERE = "arn:aws:sagemaker:us-east-1:123456789012:cluster/abcdefghijkl"
@@ -237,6 +238,7 @@ def test_listings_are_filtered_by_all_that_can_be_asked(sagemaker, arn, three):
     assert names(sagemaker, NameContains="a") == "a"
     assert names(sagemaker, Status="Updated") == "a"
     assert names(sagemaker, Status="CreateFailed") == ""
+    needs_fractions_of_seconds(sagemaker)
     oldest, *_, newest = (
         row["CreationTime"] for row in sagemaker.list_compute_quotas(SortOrder="Ascending")["ComputeQuotaSummaries"]
     )

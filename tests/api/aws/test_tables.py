@@ -16,6 +16,7 @@ from api.rest import errors as rest
 from models import errors as domain
 from models.cluster.states import CLUSTER, GROUP, ClusterState, GroupState
 from models.node.states import NodeState
+from tests.api.installed import SERVED
 
 
 def descendants(cls: type) -> set[type]:
@@ -71,7 +72,7 @@ def test_only_states_that_are_over_are_not_shown():
     assert {state for state, word in GROUP_STATUS.items() if word is None} == {s for s in GroupState if GROUP.is_terminal(s)}
 
 
-@pytest.mark.parametrize("name", sorted(SAGEMAKER))
+@pytest.mark.parametrize("name", SERVED)
 def test_every_served_operation_is_in_the_model_and_pages_where_the_model_pages(name):
     operation = model().operation_model(name)
     has_token = "NextToken" in (operation.output_shape.members if operation.output_shape else {})
