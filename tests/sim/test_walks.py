@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import os
 import random
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pytest
 
 from models.cluster.states import ClusterState
+from models.errors import InTransition
 from models.job.states import ENDED, JobState, ProcessState
+from models.node import queries as nodes
+from models.node import wishes
 from models.node.states import NodeState
 from models.notify import NUDGE
+from models.session import unit_of_work
 from tests.workers.small_plane import SmallPlane
 from workers.providers.base import HostRef, HostSeen, HostSpec, ProviderError
 from workers.providers.simulated import SimulatedProvider
@@ -39,6 +44,18 @@ class MoodyProvider(SimulatedProvider):
     def describe(self, ref: HostRef) -> HostSeen:
         self._perhaps_fail()
         return super().describe(ref)
+
+    def reboot(self, ref: HostRef, spec: HostSpec) -> HostSeen:
+        self._perhaps_fail()
+        host = super().reboot(ref, spec)
+        self._perhaps_fail()
+        return host
+
+    def reimage(self, ref: HostRef, spec: HostSpec) -> HostSeen:
+        self._perhaps_fail()
+        host = super().reimage(ref, spec)
+        self._perhaps_fail()
+        return host
 
     def release(self, ref: HostRef) -> None:
         self._perhaps_fail()
@@ -69,7 +86,9 @@ class Walk:
     def fault(self) -> None:
         members = [process for process in self.plane.members(self.job_id) if process.state is ProcessState.READY]
         holders = [process for process in members if process.reformed]
-        kind = self.dice.choice(("kill-rank", "kill-node", "restart-agent", "glitch", "nothing"))
+        kind = self.dice.choice(
+            ("kill-rank", "kill-node", "restart-agent", "glitch", "reboot", "reimage", "replacement", "nothing")
+        )
         if len(holders) < 2 or kind == "nothing":
             return
         victim = self.dice.choice(members)
@@ -89,6 +108,15 @@ class Walk:
                 self.plane.speak_again(node.instance_id)
             case "glitch":
                 self.plane.complain(witness.id)
+            case wish:
+                self.ask(node.id, wish)
+
+    def ask(self, node_id: str, wish: str) -> None:
+        """Somebody asks for a restart or a replacement of a node at work."""
+        how = {"image": "2.0.0"} if wish == "reimage" else {}
+        with unit_of_work(self.plane.sessions) as session, suppress(InTransition):
+            node = nodes.get(session, node_id, lock=True)
+            getattr(wishes, f"request_{wish}")(session, node, why="the walk", now=self.plane.clock.at, **how)
 
     def check(self) -> None:
         """What must hold at every moment."""
