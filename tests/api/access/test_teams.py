@@ -272,4 +272,7 @@ def test_what_another_teams_cluster_holds_cannot_be_held_twice(world: World, red
 def test_a_shared_cluster_is_everybodys_to_look_at_and_nobodys_of_a_team_to_change(world: World, red: Holder):
     code, message = refused(red.sagemaker.delete_cluster, ClusterName="shared-cluster")
     assert code == "AccessDeniedException"
-    assert "team red" in message
+    assert message.startswith(
+        f"User: arn:aws:iam::123456789012:user/{red.name} is not authorized to perform: sagemaker:DeleteCluster"
+    )
+    assert "a caller of team red may not change it" in message
