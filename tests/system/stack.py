@@ -167,7 +167,8 @@ class Stack:
 def running_stack(home_folder: Path) -> Iterator[Stack]:
     """A whole stack, real in every part, with room for a dozen nodes; it ends with the block, and its nodes with it."""
     home = Home.at(home_folder)
-    control.start_detached(home, 0, {**os.environ, "EVERSTEP_LOCAL_CAPACITY": "12"}, lambda _service, _state: None)
+    told = {"EVERSTEP_LOCAL_CAPACITY": "12", "EVERSTEP_LIFECYCLE_PAUSE_S": "0.2", "EVERSTEP_LIFECYCLE_LIMIT_S": "10"}
+    control.start_detached(home, 0, {**os.environ, **told}, lambda _service, _state: None)
     try:
         stack = Stack(home, control.exports(home))
         yield stack
