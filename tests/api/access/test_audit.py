@@ -78,6 +78,16 @@ def test_a_refused_call_is_entered_with_the_reason(hold: Hold, server: Server, d
     assert second["Outcome"] not in {"Done", "Forbidden"}
 
 
+@pytest.mark.parametrize("name", ["a%00b", "%ff%fe", "%F0%9F%A6%A5", "x" * 2000])
+def test_whatever_a_call_named_its_entry_can_be_written(hold: Hold, server: Server, name: str):
+    holder = hold("Operator")
+    for url in (f"/v1/clusters/{name}", f"/v1/faults/{name}"):
+        assert holder.rest.delete(url).status_code in {400, 404, 422}
+    entries = log_of(server, caller=holder.name)
+    assert [entry["Operation"] for entry in entries] == ["ClearFault", "DeleteCluster"]
+    assert all(len(word) <= 256 for entry in entries for word in entry["Named"].values())
+
+
 def test_a_call_that_failed_left_its_entry_and_nothing_else(hold: Hold, server: Server, sessions: Sessions):
     holder = hold("Operator")
     twice = {"ClusterName": "c1", "InstanceGroups": [group(), group()]}
