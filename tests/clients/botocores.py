@@ -21,12 +21,11 @@ ASKED_FOR = "EVERSTEP_TESTS_BOTOCORE"
 """Tells a test process which version it is meant to run with."""
 SUITE = (
     "tests/api/aws",
-    "tests/api/rest",
     "tests/api/own",
     "tests/api/test_sigv4.py",
     "tests/everstep/test_client.py",
     "tests/reports",
-    "tests/clients",
+    "tests/clients/test_botocores.py",
 )
 
 

@@ -20,18 +20,17 @@ from xml.etree import ElementTree as ET
 
 import pytest
 import uvicorn
-from sqlalchemy import select
+from sqlalchemy import Engine, select
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.app import create_app
 from api.settings import Bootstrap
 from everstep.embedded.children import free_port
-from models import registry
 from models.cluster.states import ClusterState
 from models.cluster.table import Cluster
-from models.session import Sessions, connect, sessions
+from models.session import connect, sessions
 from tests import postgres as db
-from tests.api.aws.conftest import KEPT
+from tests.api.aws.conftest import sweep
 from tests.api.aws.settling import as_it_comes_into_service
 from tests.api.serving import TOKEN, settings_for
 from tests.clients.differences import MOTO
@@ -47,26 +46,21 @@ Said = dict[str, str]
 
 
 class Harness:
-    """Our application with moto's reset beside it. ``is_patient`` False: a new cluster is in service before its creation is answered."""
+    """Our application with moto's reset beside it. ``is_patient`` False: a new cluster is in service before anything else is answered."""
 
-    def __init__(self, app: ASGIApp, made: Sessions, *, is_patient: bool) -> None:
-        self._app, self._sessions, self._is_patient = app, made, is_patient
+    def __init__(self, app: ASGIApp, engine: Engine, *, is_patient: bool) -> None:
+        self._app, self._engine, self._is_patient = app, engine, is_patient
+        self._sessions = sessions(engine)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] == "/moto-api/reset":
-            self._sweep()
+            sweep(self._engine)
             await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
             await send({"type": "http.response.body", "body": b""})
             return
         if scope["type"] == "http" and not self._is_patient:
             self._hurry()
         await self._app(scope, receive, send)
-
-    def _sweep(self) -> None:
-        with self._sessions.begin() as session:
-            for table in reversed(registry.metadata.sorted_tables):
-                if table.name not in KEPT:
-                    session.execute(table.delete())
 
     def _hurry(self) -> None:
         with self._sessions() as session:
@@ -80,7 +74,7 @@ def harness(database_url: str, *, is_patient: bool) -> Iterator[str]:
     engine = connect(database_url, pool_size=2)
     app = create_app(replace(settings_for(database_url), bootstrap=KEY))
     port = free_port()
-    config = uvicorn.Config(Harness(app, sessions(engine), is_patient=is_patient), port=port, log_level="warning", lifespan="on")
+    config = uvicorn.Config(Harness(app, engine, is_patient=is_patient), port=port, log_level="warning", lifespan="on")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -1,4 +1,5 @@
-"""Random walks on which the control plane is killed in the middle of its calls, by a provider that shows new hosts late.
+"""Random walks on which the control plane is killed in the middle of its calls, by a provider that shows new hosts late
+(R-9: a launch that nobody remembered leaked its instance).
 
 A failed walk prints its seed; ``CRASH_SEED`` repeats it, and takes several.
 """

@@ -104,6 +104,7 @@ def test_the_capacity_type_of_a_group_that_is_there_cannot_change(sagemaker, pla
 
 
 def test_a_classic_creation_without_capacity_says_group_type_and_zone(sagemaker, plane):
+    """R-6: the cause of a creation that was rolled back was hard to find."""
     plane.provider.scarce = {"ml.c5.xlarge": 0}
     sagemaker.create_cluster(ClusterName="c1", InstanceGroups=[group("gpus", 1)])
     seen = []
