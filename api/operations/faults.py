@@ -107,6 +107,7 @@ def _rank(work: Work, kind: FaultKind, asked: Injection) -> FaultWish:
         cluster_id=job.cluster_id,
         node_id=node.id,
         instance_id=node.instance_id,
+        group_name=node.group_name,
         job_id=job.id,
         process_id=process.id,
         seconds=asked.seconds,
@@ -125,6 +126,7 @@ def _node(work: Work, asked: Injection) -> FaultWish:
         cluster_id=node.cluster_id,
         node_id=node.id,
         instance_id=node.instance_id,
+        group_name=node.group_name,
     )
 
 

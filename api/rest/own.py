@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends
@@ -24,7 +25,9 @@ from api.operations.audit import Call
 from api.own.kinds import Own
 from api.own.table import OWN
 from api.own.wire import Asked, answer
-from api.rest.own_described import described
+from api.rest import replay
+from api.rest.envelope import request_id_of
+from api.rest.own_described import SECRET, described
 from everstep import documents
 from models.errors import Invalid, LimitExceeded
 
@@ -42,14 +45,24 @@ BodyDep = Annotated[bytes, Depends(_body)]
 
 def _endpoint(own: Own) -> Callable[..., Response]:
     def endpoint(request: Request, caller: CallerDep, body: BodyDep, services: ServicesDep) -> Response:
-        call = Call("everstep", own.name, request.path_params)
+        call = Call("everstep", own.name, request.path_params, request_id_of(request))
         with work_of(services, caller, call) as work:
             asked = read(own, request, body)
             call.members = asked.model_dump(by_alias=True)
-            return answer(perform(own, work, asked, PageTokens(services.settings.master_key)), own.status)
+            tokens = PageTokens(services.settings.master_key)
+            told = {"operation": own.name, "asked": asked.model_dump(mode="json")}
+            return replay.once(work, _key(own, request), told, lambda: answer(perform(own, work, asked, tokens), own.status))
 
     endpoint.__doc__ = own.run.__doc__
     return endpoint
+
+
+def _key(own: Own, request: Request) -> str | None:
+    """The key of an operation that has no client token of its own; a GET changes nothing. Raises Invalid."""
+    key = request.headers.get(KEY_HEADER)
+    if key is not None and own.name in SECRET:
+        raise Invalid(message=f"{own.name} takes no Idempotency-Key: its answer holds a secret, and would have to be kept.")
+    return None if own.method == "GET" or "client_token" in own.takes.model_fields else key
 
 
 def _routes() -> APIRouter:
@@ -82,10 +95,15 @@ def read(own: Own, request: Request, body: bytes) -> Asked:
     path = dict(request.path_params)
     query = _query(own, request)
     if own.method in {"GET", "DELETE"}:
+        if body.strip() not in {b"", b"{}"}:
+            raise Invalid(message=f"{own.method} takes no body here; its members are in the query.")
         return _validated(own, query | path, "query", is_strict=False)
     if query:
         raise RequestValidationError([_error("query", name, "is no parameter of this operation") for name in query])
     document = _document(own, request, body)
+    twice = [name for name in path if name in document or to_pascal(name) in document]
+    if twice:
+        raise RequestValidationError([_error("body", name, "is in the path") for name in twice])
     _take_key(own, request, document)
     if own.read is not None:
         return own.read(document | path)
@@ -98,15 +116,17 @@ def _query(own: Own, request: Request) -> dict[str, Any]:
     for name in request.query_params:
         values = request.query_params.getlist(name)
         member = own.also.get(name, name)
-        if member in members:
+        if member in members or member in own.in_path:
             raise RequestValidationError([_error("query", name, f"means the same as {member!r}, which is there too")])
-        members[member] = values if len(values) > 1 or _is_list(own, member) else values[0]
+        members[member] = values if len(values) > 1 or member in _lists(own.takes) else values[0]
     return members
 
 
-def _is_list(own: Own, member: str) -> bool:
-    field = own.takes.model_fields.get(member)
-    return field is not None and "tuple[" in str(field.annotation)
+@cache
+def _lists(takes: type[Asked]) -> frozenset[str]:
+    """Members of which a query may have several values."""
+    described = takes.model_json_schema(by_alias=False)["properties"]
+    return frozenset(name for name, member in described.items() if '"array"' in json.dumps(member))
 
 
 def _document(own: Own, request: Request, body: bytes) -> dict[str, Any]:
@@ -137,7 +157,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _take_key(own: Own, request: Request, document: dict[str, Any]) -> None:
-    """The header is the operation's client token. Without such a member a repetition changes nothing anyway. Raises Invalid."""
+    """The header is the operation's client token, where it has one. Raises Invalid."""
     key = request.headers.get(KEY_HEADER)
     if key is None or "client_token" not in own.takes.model_fields:
         return

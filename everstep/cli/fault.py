@@ -15,7 +15,7 @@ from everstep.embedded.home import DEFAULT_HOME
 from everstep.rest import BAD_INPUT, Rest
 
 _KINDS = "kill-rank, hang-rank or kill-node; list; clear"
-_TARGETS = "JOB_ID/RANK for faults of ranks, an instance id for kill-node, a fault's id for clear."
+_TARGETS = "JOB_ID/RANK for faults of ranks, an instance id for kill-node; for list a job's id, for clear a fault's."
 
 
 def fault(
@@ -25,11 +25,13 @@ def fault(
     as_json: JsonOption = False,
     home: HomeOption = DEFAULT_HOME,
 ) -> None:
-    """Break something on purpose. `fault list` shows what was asked for; `fault clear [ID]` ends one fault, or all that last."""
+    """Break something on purpose. `fault list [JOB_ID]` shows what was asked for; `fault clear [ID]` ends one fault, or all that last."""
+    if seconds is not None and kind in {"list", "clear"}:
+        fail(f"fault {kind}: --seconds is for faults that last", BAD_INPUT)
     with control_plane(home) as rest:
         match kind:
             case "list":
-                _list(rest, as_json=as_json)
+                _list(rest, target, as_json=as_json)
             case "clear":
                 _clear(rest, target, as_json=as_json)
             case _:
@@ -48,8 +50,8 @@ def _inject(rest: Rest, kind: str, target: str | None, seconds: float | None, *,
         typer.echo(found["fault_id"])
 
 
-def _list(rest: Rest, *, as_json: bool) -> None:
-    faults = rest.every("/v1/faults", "faults")
+def _list(rest: Rest, job_id: str | None, *, as_json: bool) -> None:
+    faults = rest.every("/v1/faults", "faults", job_id=job_id)
     if as_json:
         print_json({"faults": faults})
     else:

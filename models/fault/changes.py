@@ -26,6 +26,7 @@ class FaultWish:
     cluster_id: ClusterId
     node_id: NodeId
     instance_id: InstanceId | None
+    group_name: str | None = None
     job_id: JobId | None = None
     process_id: ProcessId | None = None
     seconds: float | None = None
@@ -49,7 +50,7 @@ def request_fault(session: Session, wish: FaultWish, *, by: str, now: datetime) 
     )
     session.add(fault)
     session.flush()
-    _tell(session, fault, "fault requested", f"{by} asked for the fault {wish.kind} of {wish.target}.", wish.instance_id, now)
+    _tell(session, fault, "fault requested", f"{by} asked for the fault {wish.kind} of {wish.target}.", now, wish)
     notify(session, CHANNEL, wish.node_id)
     return fault
 
@@ -76,9 +77,7 @@ def report_fault(session: Session, fault: Fault, state: FaultState, *, note: str
     fault.struck_at = now if has_struck else fault.struck_at
     session.flush()
     words = {FaultState.STRUCK: "has struck", FaultState.HOLDING: "has struck", FaultState.ENDED: "is over"}
-    _tell(
-        session, fault, f"fault {state}", f"The fault {fault.kind} of {fault.target} {words.get(state, 'has missed')}.", None, now
-    )
+    _tell(session, fault, f"fault {state}", f"The fault {fault.kind} of {fault.target} {words.get(state, 'has missed')}.", now)
 
 
 def _end(fault: Fault, state: FaultState, now: datetime) -> None:
@@ -87,7 +86,7 @@ def _end(fault: Fault, state: FaultState, now: datetime) -> None:
         fault.ended_at = now
 
 
-def _tell(session: Session, fault: Fault, name: str, description: str, instance_id: InstanceId | None, now: datetime) -> None:
+def _tell(session: Session, fault: Fault, name: str, description: str, now: datetime, wish: FaultWish | None = None) -> None:
     events.record(
         session,
         name,
@@ -97,7 +96,8 @@ def _tell(session: Session, fault: Fault, name: str, description: str, instance_
         cluster_id=fault.cluster_id,
         job_id=fault.job_id,
         node_id=fault.node_id,
-        instance_id=instance_id,
+        instance_id=wish.instance_id if wish else None,
+        group_name=wish.group_name if wish else None,
         details={"fault": fault.id, "kind": fault.kind.value, "target": fault.target},
         now=now,
     )

@@ -43,7 +43,7 @@ def rest(server: Server) -> Iterator[Rest]:
 @pytest.fixture
 def cluster(sessions: Sessions) -> str:
     with unit_of_work(sessions) as session:
-        return rows.cluster(session).name
+        return rows.cluster(session, is_continuous=True).name
 
 
 @pytest.fixture

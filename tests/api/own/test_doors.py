@@ -92,6 +92,11 @@ def test_both_doors_inject_list_and_clear_faults(ours: Any, rest: Rest, job: str
     assert plain(ours.clear_fault(FaultId=fault["FaultId"])) == plain(rest("DELETE", f"/v1/faults/{fault['FaultId']}").json())
     code, message = refused(ours.inject_fault, Kind="spot-notice", Target="i-1")
     assert (code, "kill-node" in message) == ("ValidationException", True)
+    ours.inject_fault(Kind="kill-node", Target="i-00000000000000001")
+    told = rest("GET", "/v1/clusters/c1/events?ResourceType=Instance").json()["Events"]
+    assert [(one["InstanceId"], one["InstanceGroupName"]) for one in told if "kill-node" in one["Description"]] == [
+        ("i-00000000000000001", "workers")
+    ]
 
 
 def test_goodput_is_told_of_a_job_and_summed_over_a_cluster(ours: Any, rest: Rest, job: str):
@@ -209,6 +214,9 @@ def test_whatever_would_be_ignored_is_refused(rest: Rest, job: str):
         answer = rest("GET", f"/v1/jobs?{query}")
         assert answer.status_code == 422
         assert told in str(answer.json()["violations"])
+    assert rest("GET", f"/v1/jobs/{job}?job_id={job}").status_code == 422
+    assert rest("GET", f"/v1/jobs/{job}", json={"Now": True}).status_code == 422
+    assert rest("POST", f"/v1/jobs/{job}/stop", json={"job_id": job}).status_code == 422
     assert rest("POST", f"/v1/jobs/{job}/stop", json={"Now": True}).status_code == 422
     assert rest("POST", f"/v1/jobs/{job}/stop?now=true").status_code == 422
 

@@ -59,6 +59,8 @@ def test_faults_are_injected_listed_and_cleared(
         (("bucket-outage",), "TARGET is missing"),
         (("spot-notice", "i-1"), "kill-node"),
         (("kill-rank", "job-1/0", "--seconds", "3"), "does not last"),
+        (("list", "job-nothing"), "job-nothing"),
+        (("list", "--seconds", "3"), "--seconds"),
         (("clear", "../jobs"), "no id of a fault"),
         (("clear", "fault-nothing"), "fault-nothing"),
     ],
