@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import sqlalchemy as sa
+from alembic import op
+
 revision = "0011"
 down_revision = "0010"
 branch_labels = None
 depends_on = None
 
+_LISTED = (
+    ("ix_cluster_listed", "cluster", ["created_at", "id"], "state <> 'deleted'"),
+    ("ix_cluster_listed_by_name", "cluster", [sa.text('name COLLATE "C"'), "id"], "state <> 'deleted'"),
+    ("ix_node_listed", "node", ["cluster_id", "created_at", "id"], "state <> 'gone'"),
+    ("ix_node_listed_by_group", "node", ["cluster_id", sa.text('group_name COLLATE "C"'), "id"], "state <> 'gone'"),
+)
+
 
 def upgrade() -> None:
-    pass
+    for name, table, columns, live in _LISTED:
+        op.create_index(name, table, columns, postgresql_where=sa.text(live))
 
 
 def downgrade() -> None:
-    pass
+    for name, table, _, _ in _LISTED:
+        op.drop_index(name, table_name=table)

@@ -21,7 +21,12 @@ class Cluster(Leased, Versioned, Timed, Base):
     """
 
     __tablename__ = "cluster"
-    __table_args__ = (Index("uq_cluster_live_name", "name", unique=True, postgresql_where=text("state <> 'deleted'")),)
+    __table_args__ = (
+        Index("uq_cluster_live_name", "name", unique=True, postgresql_where=text("state <> 'deleted'")),
+        Index("ix_cluster_listed", "created_at", "id", postgresql_where=text("state <> 'deleted'")),
+        # In the migration its name has COLLATE "C", as the listing sorts; Alembic could not compare that.
+        Index("ix_cluster_listed_by_name", "name", "id", postgresql_where=text("state <> 'deleted'")),
+    )
     KIND: ClassVar[str] = "cluster"
 
     id: Mapped[ClusterId] = mapped_column(primary_key=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import BigInteger, ForeignKey, Integer, String
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.base import Base, Leased, Timed, Versioned
@@ -24,7 +24,13 @@ class Node(Leased, Versioned, Timed, Base):
     """
 
     __tablename__ = "node"
-    __table_args__ = ({"postgresql_with": {"fillfactor": "50"}},)
+    __table_args__ = (
+        Index("ix_node_listed", "cluster_id", "created_at", "id", postgresql_where=text("state <> 'gone'")),
+        Index(
+            "ix_node_listed_by_group", "cluster_id", text('group_name COLLATE "C"'), "id", postgresql_where=text("state <> 'gone'")
+        ),
+        {"postgresql_with": {"fillfactor": "50"}},
+    )
     KIND: ClassVar[str] = "node"
 
     id: Mapped[NodeId] = mapped_column(primary_key=True)
