@@ -73,11 +73,7 @@ def settle_wanted_node(
     ``types`` are those that it may be of, if not any of its group's. It is not launched before ``not_before``; ``message`` is what became of
     the host before it, which stays told until there is something else to tell.
     """
-    facts: dict[str, Any] = {"failures": failures, "is_replacement": logical_id is not None}
-    if types:
-        facts["types"] = list(types)
-    if not_before is not None:
-        facts["launch_after"] = not_before.isoformat()
+    wish: dict[str, Any] = {"types": list(types), "launch_after": None if not_before is None else not_before.isoformat()}
     node = Node(
         id=new_node_id(),
         cluster_id=group.cluster_id,
@@ -88,7 +84,8 @@ def settle_wanted_node(
         state_since=now,
         instance_type=instance_type or group.instance_type,
         image=image or group.image_wanted,
-        facts=facts,
+        facts={"failures": failures, "is_replacement": logical_id is not None}
+        | {name: fact for name, fact in wish.items() if fact},
         message=message,
         operation_id=operations.current(session, group.cluster_id) or _operation_of_place(session, logical_id),
         created_at=now,
