@@ -24,6 +24,8 @@ ALWAYS: Final[tuple[Exception, ...]] = (
 )
 """What any operation may answer besides its own errors."""
 _SCHEMAS: Final = "#/components/schemas/"
+SECRET: Final = frozenset({"CreateKey", "RotateKey"})
+"""Their answers hold what is kept nowhere, so that they cannot be given again."""
 PROBLEM: Final[dict[str, Any]] = {
     "title": "Problem",
     "description": "RFC 9457. `code` is for programs, `detail` for people.",
@@ -77,7 +79,7 @@ def _parameters(own: Own) -> Iterable[dict[str, Any]]:
         # Without its default, which generated clients would send beside that of the member itself.
         member = {word: value for word, value in _bare(schema["properties"][name]).items() if word != "default"}
         yield {"name": other, "in": "query", "required": False, "deprecated": True, "schema": member, "description": f"`{name}`."}
-    if "client_token" in own.takes.model_fields:
+    if own.method != "GET" and own.name not in SECRET:
         key = {"type": "string", "minLength": 1, "maxLength": 255}
         told = "A repetition with the same key is the same request."
         yield {"name": "Idempotency-Key", "in": "header", "required": False, "schema": key, "description": told}
