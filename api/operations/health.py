@@ -12,7 +12,7 @@ from models.cluster.states import ClusterState, GroupState
 from models.cluster.table import Cluster, InstanceGroup
 from models.errors import InTransition, Invalid
 from models.health import queries
-from models.health.changes import Wish, request_health_check, runs_jobs
+from models.health.changes import Wish, request_health_check
 from models.health.states import CheckKind
 from models.node import queries as nodes
 from models.node.states import NodeState
@@ -72,7 +72,7 @@ def check_not_examined(work: Work, cluster: Cluster, *, verb: str) -> None:
 def _nodes(work: Work, cluster: Cluster, group: InstanceGroup | None, asked: GroupCheck) -> list[Node]:
     if group is None or group.state is GroupState.DELETING:
         raise Invalid(message=f"Instance group '{asked.group}' in DeepHealthCheckConfigurations does not exist in the cluster.")
-    if not runs_jobs(group):
+    if not queries.runs_jobs(group):
         raise Invalid(
             message=f"Instance group '{asked.group}' has no worker nodes: deep health checks are for nodes that run jobs."
         )

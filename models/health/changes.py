@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from models import events
-from models.cluster.table import Cluster, InstanceGroup
+from models.cluster.table import Cluster
 from models.events import About, Level
 from models.health.states import CHECK, CheckKind, CheckState
 from models.health.table import HealthCheck, NodeCheck
@@ -31,14 +31,6 @@ EXAMINED = "deep health check"
 """Who holds a node that is examined, or is about to be after its start."""
 UNFIT = "failed deep health check"
 """Who holds a node that failed where nobody may replace it: no new work until it is started anew, replaced, or passes."""
-
-
-_HEADS = ("Controller", "Login")
-"""Slurm's words for nodes that run no jobs, and are not examined."""
-
-
-def runs_jobs(group: InstanceGroup) -> bool:
-    return group.spec.get("SlurmConfig", {}).get("NodeType") not in _HEADS
 
 
 @dataclass(frozen=True)

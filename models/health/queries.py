@@ -5,9 +5,18 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from models.cluster.table import InstanceGroup
 from models.health.states import CheckState
 from models.health.table import HealthCheck, NodeCheck
 from models.session import locked
+
+
+_HEADS = ("Controller", "Login")
+"""Slurm's words for nodes that run no jobs, and are not examined."""
+
+
+def runs_jobs(group: InstanceGroup) -> bool:
+    return group.spec.get("SlurmConfig", {}).get("NodeType") not in _HEADS
 
 
 def on_demand(session: Session, cluster_id: str) -> HealthCheck | None:

@@ -115,7 +115,7 @@ def _examine(session: Session, node: Node, now: datetime) -> None:
         changes.settle_held(session, node, None, now=now)
     group = clusters.group(session, node.group_id)
     kinds = [CheckKind(kind) for kind in group.spec.get("OnStartDeepHealthChecks", ())]
-    if kinds and health_changes.runs_jobs(group) and not health.was_examined(session, node.id):
+    if kinds and health.runs_jobs(group) and not health.was_examined(session, node.id):
         health_changes.settle_started(session, node, kinds, now=now)
 
 
