@@ -69,11 +69,10 @@ def settle_wanted_node(
     """Writes the wish for one more host of a group.
 
     ``logical_id`` names the place that it takes over; ``failures`` counts the hosts which came to nothing there in a row; ``image`` is the
-    release that the host is to run; None: the one that the group wants. ``instance_type`` is one of the group's; None: its first.
-    ``types`` are those that it may be of, if not any of its group's. It is not launched before ``not_before``; ``message`` is what became of
-    the host before it, which stays told until there is something else to tell.
+    release that the host is to run, ``instance_type`` its type; None: what the group wants. ``types`` are those that it may be of, if not any
+    of its group's. It is not launched before ``not_before``; ``message``, what became of the host before it, is told until there is news.
     """
-    wish: dict[str, Any] = {"types": list(types), "launch_after": None if not_before is None else not_before.isoformat()}
+    wish = {"failures": failures, "is_replacement": logical_id is not None, "types": list(types), "launch_after": _iso(not_before)}
     node = Node(
         id=new_node_id(),
         cluster_id=group.cluster_id,
@@ -84,8 +83,7 @@ def settle_wanted_node(
         state_since=now,
         instance_type=instance_type or group.instance_type,
         image=image or group.image_wanted,
-        facts={"failures": failures, "is_replacement": logical_id is not None}
-        | {name: fact for name, fact in wish.items() if fact},
+        facts={name: fact for name, fact in wish.items() if fact},
         message=message,
         operation_id=operations.current(session, group.cluster_id) or _operation_of_place(session, logical_id),
         created_at=now,
@@ -95,6 +93,10 @@ def settle_wanted_node(
     wake(session, node, now=now)
     wake_host(session, node, now=now)
     return node
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()
 
 
 def _operation_of_place(session: Session, logical_id: LogicalId | None) -> OperationId | None:
