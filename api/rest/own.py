@@ -27,6 +27,7 @@ from api.own.table import OWN
 from api.own.wire import Asked, answer
 from api.rest import replay
 from api.rest.envelope import request_id_of
+from api.rest.manners import add_manners
 from api.rest.own_described import SECRET, described
 from everstep import documents
 from models.errors import Invalid, LimitExceeded
@@ -79,6 +80,7 @@ def _routes() -> APIRouter:
             tags=[own.path.split("/")[2]],
             **described(own),
         )
+    add_manners(router)
     return router
 
 

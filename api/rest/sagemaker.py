@@ -33,6 +33,7 @@ from api.operations.work import Work
 from api.rest import replay
 from api.rest.conditions import check_match, check_none_match, tag
 from api.rest.envelope import request_id_of
+from api.rest.manners import allow
 from api.rest.members import read
 from api.rest.sagemaker_routes import ROUTES, RestRoute
 from api.rest.written import written
@@ -67,7 +68,7 @@ class Door:
 
     async def answer(self, request: Request) -> Response:
         if request.method == "OPTIONS":
-            return Response(status_code=_NO_CONTENT, headers={"allow": allowed(self._by_method)})
+            return Response(status_code=_NO_CONTENT, headers={"allow": allow(self._by_method)})
         services = services_of(request)
         caller = await authenticated(request, services)
         route = self._by_method["GET" if request.method == "HEAD" else request.method]
@@ -159,7 +160,7 @@ def routes(master_key: bytes) -> list[ResourceRoute]:
     for route in served():
         by_path.setdefault(route.path, {})[route.method] = route
     return [
-        ResourceRoute(path, Door(by_method, tokens).answer, allowed(by_method).split(", "))
+        ResourceRoute(path, Door(by_method, tokens).answer, allow(by_method).split(", "))
         for path, by_method in sorted(by_path.items(), key=lambda entry: (entry[0].count("{"), entry[0]))
     ]
 
@@ -168,11 +169,6 @@ def served() -> tuple[RestRoute, ...]:
     """Routes whose operation is served by this installation's service model."""
     known = frozenset(sagemaker().operation_names)
     return tuple(route for route in ROUTES if route.operation in SAGEMAKER and route.operation in known)
-
-
-def allowed(by_method: Mapping[str, RestRoute]) -> str:
-    """The Allow header."""
-    return ", ".join([*sorted(by_method), *(["HEAD"] if "GET" in by_method else []), "OPTIONS"])
 
 
 def _check_type(header: str) -> None:

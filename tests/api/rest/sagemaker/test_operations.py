@@ -189,6 +189,9 @@ def test_a_name_that_is_taken_and_a_cluster_that_is_busy_are_conflicts(call: Cal
 def test_other_methods_are_told_which_are_allowed(call: Call, cluster: str) -> None:
     answer = call("PUT", "/v1/clusters/c1")
     assert (answer.status_code, answer.headers["allow"]) == (405, "DELETE, GET, HEAD, OPTIONS, PATCH")
+    assert call("PUT", "/v1/jobs").headers["allow"] == "GET, HEAD, OPTIONS, POST"
+    assert call("OPTIONS", "/v1/keys").headers["allow"] == "GET, HEAD, OPTIONS, POST"
+    assert call("HEAD", "/v1/jobs").status_code == 200
     assert call("OPTIONS", "/v1/clusters", headers={"authorization": ""}).status_code == 204
     head, get = call("HEAD", "/v1/clusters/c1"), call("GET", "/v1/clusters/c1")
     assert (head.status_code, head.content, head.headers["etag"]) == (200, b"", get.headers["etag"])
