@@ -10,7 +10,6 @@ from models.health.states import CheckState
 from models.health.table import HealthCheck, NodeCheck
 from models.session import locked
 
-
 _HEADS = ("Controller", "Login")
 """Slurm's words for nodes that run no jobs, and are not examined."""
 

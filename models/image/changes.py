@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
@@ -24,14 +25,7 @@ def request_release(
     Raises:
         AlreadyExists: the version is known and available, or is a release of another image.
     """
-    fresh = insert(ImageRelease).values(
-        version=version,
-        image_id=image_id,
-        state=RELEASE.initial,
-        is_security=is_security,
-        note=note,
-        released_at=now,
-    )
+    fresh = insert(ImageRelease).values(_fresh(version, image_id, is_security=is_security, note=note, now=now))
     if session.execute(fresh.on_conflict_do_nothing().returning(ImageRelease.version)).one_or_none() is not None:
         _record(session, version, f"Image release {version} ({image_id}) is available.", now)
         return queries.get(session, version)
@@ -47,9 +41,7 @@ def request_release(
 
 def request_release_of_ours(session: Session, version: str, *, now: datetime) -> None:
     """The release that this very version of Everstep is: known from the first start on, and left alone afterwards."""
-    fresh = insert(ImageRelease).values(
-        version=version, image_id=queries.DEFAULT, state=RELEASE.initial, is_security=False, note=None, released_at=now
-    )
+    fresh = insert(ImageRelease).values(_fresh(version, queries.DEFAULT, is_security=False, note=None, now=now))
     session.execute(fresh.on_conflict_do_nothing())
 
 
@@ -64,6 +56,17 @@ def request_end_of_life(session: Session, version: str, *, now: datetime) -> Ima
         advance(RELEASE, release, ReleaseState.END_OF_LIFE, now=now)
         _record(session, version, f"Image release {version} has reached its end of life.", now)
     return release
+
+
+def _fresh(version: str, image_id: str, *, is_security: bool, note: str | None, now: datetime) -> dict[str, Any]:
+    return {
+        "version": version,
+        "image_id": image_id,
+        "state": RELEASE.initial,
+        "is_security": is_security,
+        "note": note,
+        "released_at": now,
+    }
 
 
 def _record(session: Session, version: str, text: str, now: datetime) -> None:

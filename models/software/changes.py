@@ -76,7 +76,7 @@ def settle_begun(
     session: Session, update: SoftwareUpdate, group: InstanceGroup, row: GroupUpdate, *, why: str, now: datetime
 ) -> None:
     advance(UPDATE, row, UpdateState.IN_PROGRESS, now=now)
-    record(session, update, group, "software update started", why, now)
+    _record(session, update, group, "software update started", why, now)
 
 
 def settle_batch(
@@ -92,7 +92,7 @@ def settle_batch(
     """These places are being changed from now on; the caller asks their nodes."""
     row.batch = sorted(places)
     row.batch_done_at = None
-    record(session, update, group, "software update batch", why, now)
+    _record(session, update, group, "software update batch", why, now)
 
 
 def settle_skipped(
@@ -108,7 +108,7 @@ def settle_skipped(
     """These places stay as they are."""
     row.batch = [place for place in row.batch if place not in places]
     row.skipped = sorted({*row.skipped, *places})
-    record(session, update, group, "software update skipped nodes", why, now, level=Level.WARN)
+    _record(session, update, group, "software update skipped nodes", why, now, level=Level.WARN)
 
 
 def settle_batch_done(row: GroupUpdate, *, now: datetime) -> None:
@@ -145,7 +145,7 @@ def settle_ended(
     if group.state is GroupState.SYSTEM_UPDATING:
         advance(GROUP, group, GroupState.FAILED if new is UpdateState.FAILED else GroupState.IN_SERVICE, now=now)
     level = {UpdateState.SUCCEEDED: Level.INFO, UpdateState.ROLLED_BACK: Level.WARN}.get(new, Level.ERROR)
-    record(session, update, group, f"software update {new}", why, now, level=level)
+    _record(session, update, group, f"software update {new}", why, now, level=level)
 
 
 def settle_closed(session: Session, cluster: Cluster, update: SoftwareUpdate, *, why: str, now: datetime) -> None:
@@ -161,7 +161,7 @@ def settle_closed(session: Session, cluster: Cluster, update: SoftwareUpdate, *,
     session.flush()
 
 
-def record(
+def _record(
     session: Session,
     update: SoftwareUpdate,
     group: InstanceGroup,
@@ -207,7 +207,7 @@ def _begin(session: Session, update: SoftwareUpdate, wish: GroupWish, now: datet
     )
     group.image, group.image_wanted, group.update_id = group.image_wanted, wish.image, update.id
     session.flush()
-    record(session, update, group, "software update requested", f"Update of {group.name} to {wish.image} was requested.", now)
+    _record(session, update, group, "software update requested", f"Update of {group.name} to {wish.image} was requested.", now)
 
 
 def _record_cluster(
