@@ -125,9 +125,9 @@ def settle_turned(
     update.rolled_back_because = update.rolled_back_because or why
     row.batch, row.skipped, row.batch_done_at = [], [], None
     group.image, group.image_wanted = row.image_to, row.image_from
-    if group.state is not GroupState.SYSTEM_UPDATING and group.state in (GroupState.IN_SERVICE, GroupState.DEGRADED):
+    if group.state in (GroupState.IN_SERVICE, GroupState.DEGRADED):
         advance(GROUP, group, GroupState.SYSTEM_UPDATING, now=now)
-    record(
+    _record(
         session, update, group, "software update rollback", f"Rollback to {row.image_from} started: {why}", now, level=Level.WARN
     )
 
