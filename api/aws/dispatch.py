@@ -115,7 +115,7 @@ class Door:
 
     def _serve(self, services: Services, request: SignedRequest, target: str, known: _Known) -> dict[str, Any]:
         caller = authenticate_signature(services, request)
-        known.caller = caller.name
+        known.caller = f"{caller.name} ({caller.key_id})"
         model, operation = self._find(target)
         asked = read_object(request.body)
         service = target.partition(".")[0].lower()

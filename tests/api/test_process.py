@@ -64,7 +64,7 @@ def test_the_factory_serves_what_the_environment_configures_and_ends_when_asked(
         process.send_signal(signal.SIGTERM)
         process.wait(10)
     said = log.read_text()
-    assert f"SageMaker.ListClusters by {KEY_ID}: 200" in said
+    assert f"SageMaker.ListClusters by bootstrap ({KEY_ID}): 200" in said
     assert "Traceback" not in said
     assert SECRET not in said
     assert TOKEN not in said
