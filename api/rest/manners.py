@@ -24,8 +24,9 @@ def add_manners(router: APIRouter) -> None:
     """For all the paths that the router has so far."""
     by_path: dict[str, set[str]] = {}
     for route in [route for route in router.routes if isinstance(route, APIRoute)]:
-        by_path.setdefault(route.path, set()).update(route.methods)
-        if "GET" in route.methods:
+        methods = route.methods or set()
+        by_path.setdefault(route.path, set()).update(methods)
+        if "GET" in methods:
             router.add_api_route(route.path, route.endpoint, methods=["HEAD"], include_in_schema=False)
     for path, methods in by_path.items():
         others = _ALL - methods - ({"HEAD"} if "GET" in methods else set())
