@@ -16,7 +16,7 @@ endef
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: demo test test-botocore test-clients check generate format bench soak up down venv clean
+.PHONY: demo test test-botocore test-clients check generate format bench fuzz soak up down venv clean
 
 demo: venv ## the main job, end to end, on this machine
 	$(BIN)/everstep demo
@@ -51,10 +51,13 @@ format: venv
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: venv ## measurements: each claim beside a peer or a limit, in the same run; best on a quiet machine
+bench: venv .venv-clients/moto-server/installed ## measurements: each claim beside a peer or a limit, in the same run; best on a quiet machine
 	$(BIN)/python -m benchmarks.recovery
 	$(BIN)/python -m benchmarks.node_loss
 	$(BIN)/python -m pytest -m bench -s $(PYTEST_ARGS)
+
+fuzz: venv ## some thousands of requests from the OpenAPI document; EVERSTEP_FUZZ_SEED=... repeats a run
+	$(BIN)/python -m pytest -m slow -s tests/api/rest/sagemaker/test_fuzz.py $(PYTEST_ARGS)
 
 soak: venv ## the long runs: thirty rounds of kills in the control plane, twenty demonstrations in a row
 	$(BIN)/python -m pytest -m slow -s $(PYTEST_ARGS)
@@ -79,6 +82,12 @@ $(READY): pyproject.toml constraints.txt
 
 $(OLDEST): $(READY) tests/clients/botocores.py
 	$(BIN)/python -m tests.clients.botocores --fetch oldest
+	touch $@
+
+.venv-clients/moto-server/installed: benchmarks/moto-server.txt $(READY)
+	rm -rf $(@D)
+	$(BIN)/python -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --no-deps --no-compile -r $<
 	touch $@
 
 # Each list is whole, and nothing is compiled that may never be imported: it is then a matter of seconds.

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from benchmarks import servers
-from benchmarks.load import client
+from benchmarks.load import client, elsewhere
 from benchmarks.servers import Measured
 
 SIZES = (2, 10)
@@ -54,9 +52,7 @@ def _compare(ours: Measured, moto: Measured, size: int, calls: int) -> dict[str,
 
 
 def _describe(server: Measured, name: str, count: int) -> None:
-    members = json.dumps({"ClusterName": name})
-    command = [sys.executable, "-m", "benchmarks.load", server.url, "describe_cluster", str(count), members]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=Path(__file__).parent.parent)
+    elsewhere(server.url, "describe_cluster", count, {"ClusterName": name})
 
 
 def _group(number: int) -> dict[str, Any]:
@@ -71,6 +67,13 @@ def _group(number: int) -> dict[str, Any]:
     }
 
 
+def tell(size: int, told: dict[str, float]) -> str:
+    return (
+        f"DescribeCluster, {size:2} groups: ours {told['ours_ms']:.2f} ms of CPU with its database, "
+        f"moto_server {told['moto_ms']:.2f} ms: {told['ratio']:.2f} of it (at most {MOST_OF_MOTO:.2f})"
+    )
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     options.add_argument("--calls", type=int, default=500)
@@ -78,10 +81,7 @@ def main() -> None:
     given = options.parse_args()
     found = cost(given.calls)
     for size, told in found.items():
-        print(
-            f"DescribeCluster, {size:2} groups: ours {told['ours_ms']:.2f} ms of CPU with its database, "
-            f"moto_server {told['moto_ms']:.2f} ms: {told['ratio']:.2f} of it (at most {MOST_OF_MOTO:.2f})"
-        )
+        print(tell(size, told))
     if given.json:
         given.json.write_text(json.dumps(found))
 

@@ -43,7 +43,7 @@ class Measured:
 @contextmanager
 def moto() -> Iterator[Measured]:
     port = _free_port()
-    with _running([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], f"http://127.0.0.1:{port}") as pid:
+    with _running([_moto_python(), "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], f"http://127.0.0.1:{port}") as pid:
         yield Measured(f"http://127.0.0.1:{port}", (pid,))
 
 
@@ -57,6 +57,12 @@ def everstep(directory: Path) -> Iterator[Measured]:
         arguments = ["uvicorn", "--factory", "api.app:create_app", "--host", "127.0.0.1", "--port", str(port), "--no-access-log"]
         with _running([sys.executable, "-m", *arguments], f"{url}/healthz", _environment(database_url)) as pid:
             yield Measured(url, (pid, _postmaster(database_url)), database_url)
+
+
+def _moto_python() -> str:
+    """Of the environment that `make bench` builds for it; else this one, where it may be installed as well."""
+    own = _ROOT / ".venv-clients" / "moto-server" / "bin" / "python"
+    return str(own) if own.exists() else sys.executable
 
 
 def _environment(database_url: str) -> dict[str, str]:
