@@ -9,6 +9,7 @@ import random
 import signal
 import sys
 import uuid
+from collections.abc import Callable
 
 from agent.client import ControlPlane
 from agent.faults import Faults
@@ -42,50 +43,46 @@ def main() -> int:
 
 async def _run(settings: Settings) -> bool:
     loop = asyncio.get_running_loop()
-    outbox = Outbox()
-    identity = Identity.load(settings.state_dir, new_boot=uuid.uuid4().hex)
-    supervisor = Supervisor(
-        node_id=settings.instance_id,
-        address=settings.address,
-        state_dir=settings.state_dir,
-        report=outbox.put,
-        environment=dict(os.environ),
-    )
-    agent = Agent(
-        Parts(
-            settings=settings,
-            version=VERSION,
-            identity=identity,
-            supervisor=supervisor,
-            control=ControlPlane(settings.api_url),
-            outbox=outbox,
-            pauses=Pauses(random.Random()),  # noqa: S311  (jitter)
-            lifecycle=Lifecycle(
-                state_dir=settings.state_dir,
-                object_store_url=settings.object_store_url,
-                environment={name: value for name, value in os.environ.items() if name not in _SECRETS},
-                clock=loop.time,
-            ),
-            logs=Logs(settings.state_dir, outbox.put),
-            faults=Faults(
-                node_id=settings.instance_id,
-                state_dir=settings.state_dir,
-                find=supervisor.record,
-                report=outbox.put,
-                told=outbox.emptied,
-            ),
-            examiner=Examiner(
-                address=settings.address,
-                processors=settings.vcpus,
-                state_dir=settings.state_dir,
-                environment={name: value for name, value in os.environ.items() if name != _BOOT_TOKEN},
-                report=outbox.put,
-            ),
-        )
-    )
+    agent = Agent(_parts(settings, loop.time, dict(os.environ)))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, agent.ask_to_end)
     return await agent.run()
+
+
+def _parts(settings: Settings, clock: Callable[[], float], environ: dict[str, str]) -> Parts:
+    outbox = Outbox()
+    state_dir = settings.state_dir
+    supervisor = Supervisor(
+        node_id=settings.instance_id,
+        address=settings.address,
+        state_dir=state_dir,
+        report=outbox.put,
+        environment=environ,
+    )
+    return Parts(
+        settings=settings,
+        version=VERSION,
+        identity=Identity.load(state_dir, new_boot=uuid.uuid4().hex),
+        supervisor=supervisor,
+        control=ControlPlane(settings.api_url),
+        outbox=outbox,
+        pauses=Pauses(random.Random()),  # noqa: S311  (jitter)
+        lifecycle=Lifecycle(
+            state_dir=state_dir,
+            object_store_url=settings.object_store_url,
+            environment={name: value for name, value in environ.items() if name not in _SECRETS},
+            clock=clock,
+        ),
+        logs=Logs(state_dir, outbox.put),
+        faults=Faults(settings.instance_id, state_dir, find=supervisor.record, report=outbox.put, told=outbox.emptied),
+        examiner=Examiner(
+            address=settings.address,
+            processors=settings.vcpus,
+            state_dir=state_dir,
+            environment={name: value for name, value in environ.items() if name != _BOOT_TOKEN},
+            report=outbox.put,
+        ),
+    )
 
 
 if __name__ == "__main__":

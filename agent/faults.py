@@ -39,9 +39,9 @@ class Faults:
 
     def __init__(
         self,
-        *,
         node_id: str,
         state_dir: Path,
+        *,
         find: Callable[[str], Record | None],
         report: Callable[[Report], None],
         told: Callable[[], Awaitable[None]],
