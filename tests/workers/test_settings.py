@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from workers.plane import LANES
+from models.clock import WallClock
+from workers.plane import LANES, build
 from workers.providers import registry
-from workers.settings import FAST, SLOW, Settings, SettingsError, celery_settings
+from workers.settings import SLOW, Settings, SettingsError, celery_settings
 
 GIVEN = {
     "EVERSTEP_DATABASE_URL": "postgresql+psycopg://e:e@127.0.0.1/e",
@@ -64,6 +65,9 @@ def test_no_task_may_run_longer_than_it_takes_for_its_message_to_come_again():
     assert told["task_soft_time_limit"] < told["task_time_limit"] < again
 
 
-def test_only_what_calls_outside_runs_in_the_slow_lane():
-    assert {kind for kind, lane in LANES.items() if lane == SLOW} == {"host"}
-    assert {kind for kind, lane in LANES.items() if lane == FAST} == {"cluster", "node", "job"}
+def test_only_what_calls_outside_runs_in_the_slow_lane(sessions):
+    reconcilers = build(Settings.from_environ(GIVEN), sessions, WallClock()).driver.reconcilers
+    assert set(reconcilers) == set(LANES)
+    assert {kind for kind, lane in LANES.items() if lane == SLOW} == {
+        kind for kind, reconciler in reconcilers.items() if reconciler.ACTS_OUTSIDE
+    }
