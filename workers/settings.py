@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, Self
 
 PREFIX = "EVERSTEP_"
+HEALTH = "EVERSTEP_HEALTH_"
+"""What health checks must measure at least: variables for the agents, not for us."""
 _MASTER_KEY_BYTES = 32
 
 FAST = "fast"
@@ -77,7 +79,7 @@ class Settings:
             node_patience=_seconds(variables, "NODE_PATIENCE_S", cls.node_patience),
             boot_patience=_seconds(variables, "BOOT_PATIENCE_S", cls.boot_patience),
             reform_patience=_seconds(variables, "REFORM_PATIENCE_S", cls.reform_patience),
-            environ={name: value for name, value in variables.items() if not name.startswith(PREFIX)},
+            environ={name: value for name, value in variables.items() if not name.startswith(PREFIX) or name.startswith(HEALTH)},
         )
 
 

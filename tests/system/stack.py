@@ -23,6 +23,13 @@ from everstep.rest import Rest, RestError
 
 ROLE = "arn:aws:iam::123456789012:role/test"
 SCRIPT = Path(__file__).with_name("small_job.py")
+HEALTH = {
+    "EVERSTEP_HEALTH_STRESS_S": "0.05",
+    "EVERSTEP_HEALTH_DISK_MIB": "1",
+    "EVERSTEP_HEALTH_MEMORY_MIB": "4",
+    "EVERSTEP_HEALTH_LINK_MIB": "1",
+}
+"""Health checks that burn for a moment."""
 ENDED = ("Succeeded", "Failed", "Stopped")
 UNREACHABLE = (EndpointConnectionError, HTTPClientError, RestError)
 
@@ -168,7 +175,7 @@ def running_stack(home_folder: Path) -> Iterator[Stack]:
     """A whole stack, real in every part, with room for a dozen nodes; it ends with the block, and its nodes with it."""
     home = Home.at(home_folder)
     told = {"EVERSTEP_LOCAL_CAPACITY": "12", "EVERSTEP_LIFECYCLE_PAUSE_S": "0.2", "EVERSTEP_LIFECYCLE_LIMIT_S": "10"}
-    control.start_detached(home, 0, {**os.environ, **told}, lambda _service, _state: None)
+    control.start_detached(home, 0, {**os.environ, **HEALTH, **told}, lambda _service, _state: None)
     try:
         stack = Stack(home, control.exports(home))
         yield stack
