@@ -148,9 +148,10 @@ def of_batch(session: Session, cluster_id: str, *, instance_ids: Sequence[str] =
 
 
 def newest_at(session: Session, logical_ids: Sequence[str]) -> dict[str, Node]:
-    """The newest node at each of these places, gone or not, by the place."""
+    """The newest node at each of these places, gone or not, by the place; whoever works on it, for the caller was told of them before."""
     wanted = select(Node).where(Node.logical_id.in_(logical_ids)).ext(distinct_on(Node.logical_id))
-    newest = session.scalars(wanted.order_by(Node.logical_id, Node.created_at.desc(), Node.id))
+    ordered = wanted.order_by(Node.logical_id, Node.created_at.desc(), Node.id)
+    newest = session.scalars(ordered.execution_options(**{ACROSS_TEAMS: True}))
     return {node.logical_id: node for node in newest}
 
 
