@@ -28,7 +28,7 @@ test-botocore: venv ## the wire suite with the oldest botocore that is supported
 	$(BIN)/python -m tests.clients.botocores oldest newest
 
 test-clients: venv $(CLIENTS) ## other people's clients, each in an environment of its own under .venv-clients
-	$(BIN)/python -m pytest -m clients -n 2 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m clients -n 2 --dist loadfile tests/clients $(PYTEST_ARGS)
 
 check: venv ## what CI runs besides the tests: lint, format, types, import contracts, architecture, generated files
 	$(BIN)/ruff check .
