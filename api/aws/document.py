@@ -66,7 +66,7 @@ BEHAVIOUR = """\
 - `TieredStorageConfig.InstanceMemoryAllocationPercentage` is 20 to 100.
 - `AutoScaling.Status` is that of the setting: `InService` once the cluster takes nodes, whatever its `Mode`.
 - A group that misses its `MinInstanceCount` for 3 hours goes back to the counts with which it last served (to none, if it never did); unhealthy
-  nodes go first, then the newest. Until the minimum is reached only its counts can be changed, or the group be deleted.
+  nodes go first, then the newest. Until the minimum is reached the group can be changed by UpdateCluster, and in no other way.
 - Nodes of a flexible group are of the first type for which there is capacity, in the order of preference; scaling down takes the least preferred first.
 - A member of the wrong JSON type is a `SerializationException`; booleans and floats are no integers. Violated constraints are all told at once.
 - Timestamps are taken as seconds since the epoch, as text of that, and as ISO 8601; they are written as seconds with milliseconds.

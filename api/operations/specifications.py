@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from api.operations.software import check_deployment
 from models.catalogue import instance_type
 from models.cluster.changes import GroupSpec
 from models.errors import Invalid, NotFound, Unsupported
@@ -148,6 +149,8 @@ def _check_lifecycle(group: GroupSpec) -> None:
 
 
 def _check_updates(group: GroupSpec, now: datetime) -> None:
+    for member in ("ScheduledUpdateConfig", "AutoPatchConfig"):
+        check_deployment(group.spec.get(member, {}).get("DeploymentConfig", {}), where=f"{member}.DeploymentConfig of {_of(group)}")
     schedule = group.spec.get("ScheduledUpdateConfig")
     if schedule is not None:
         check_schedule(schedule["ScheduleExpression"], where=f"ScheduledUpdateConfig.ScheduleExpression of {_of(group)}", now=now)

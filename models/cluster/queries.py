@@ -86,11 +86,6 @@ def instances_asked_for(session: Session, *, cluster_id: str | None = None) -> i
     return session.execute(wanted.execution_options(**{ACROSS_TEAMS: True})).scalar_one()
 
 
-def awaits_its_minimum(group: InstanceGroup) -> bool:
-    """Whether the group does not yet have as many nodes as it must: meanwhile nothing but a wish for its counts, or its end, may change it."""
-    return group.min_count > 0 and group.state in (GroupState.CREATING, GroupState.UPDATING)
-
-
 def specification(group: InstanceGroup) -> dict[str, Any]:
     """What a group is wished to be, as it is kept for a rollback."""
     return {

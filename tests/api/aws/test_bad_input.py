@@ -25,6 +25,7 @@ CREATE = {"ClusterName": "c1", "InstanceGroups": [group()]}
 CONTINUOUS = {"NodeProvisioningMode": "Continuous"}
 VPC = {"SecurityGroupIds": ["sg-1"], "Subnets": ["subnet-1"]}
 EKS = {"Eks": {"ClusterArn": "arn:aws:eks:us-east-1:123456789012:cluster/k"}}
+TOO_MANY = {"RollingUpdatePolicy": {"MaximumBatchSize": {"Type": "CAPACITY_PERCENTAGE", "Value": 101}}}
 VOLUME = {"EbsVolumeConfig": {"VolumeSizeInGB": 1}}
 KNOWN = frozenset(paths(model().operation_model("CreateCluster").input_shape))
 
@@ -336,6 +337,10 @@ class TestContradictions:
             ({"ImageReleaseVersion": "99.2.3"}, "ImageReleaseVersion '99.2.3' of instance group 'workers' does not exist"),
             ({"ScheduledUpdateConfig": {"ScheduleExpression": "rate(1 day)"}}, "is no cron(minute hour day-of-month month"),
             ({"ScheduledUpdateConfig": {"ScheduleExpression": "cron(0 0 1 1 ? 2020)"}}, "names no time that is still to come"),
+            (
+                {"ScheduledUpdateConfig": {"ScheduleExpression": "cron(0 2 ? * SUN *)", "DeploymentConfig": TOO_MANY}},
+                "ScheduledUpdateConfig.DeploymentConfig of instance group 'workers'.RollingUpdatePolicy.MaximumBatchSize.Value is 101",
+            ),
             (
                 {"AutoPatchConfig": {"PatchingStrategy": "WhenIdle", "DrainPolicy": {"OnDrainTimeout": "Skip"}}},
                 "DrainPolicy of instance group 'workers' needs PatchingStrategy DrainFirst",

@@ -35,6 +35,8 @@ VPC = {"SecurityGroupIds": ["sg-1"], "Subnets": ["subnet-1"]}
 NUMBERS = itertools.count()
 KNOWN = {
     "CronScheduleExpression": st.sampled_from(["cron(0 2 ? * SUN *)", "cron(0/15 * * * ? *)", "cron(30 3 L * ? *)"]),
+    "AutoRollbackAlarms": st.just([{"AlarmName": "loss"}]),
+    "NodeUnavailabilityValue": st.integers(1, 100),
     "ImageId": st.just("default"),
     "ImageReleaseVersion": st.just(RELEASE),
 }

@@ -86,7 +86,6 @@ def test_a_new_group_that_misses_its_minimum_goes_back_to_nothing_and_an_error_s
     cluster_id = continuous(plane, 3, minimum=2)
     plane.run_until(lambda: ready(plane) == 1)
     assert plane.states()["group"] == ["creating"]
-    assert clusters.awaits_its_minimum(group_of(plane, cluster_id))
     hours_later(plane, 3)
     plane.run_until(lambda: plane.provider.hosts() == ())
     group = group_of(plane, cluster_id)
