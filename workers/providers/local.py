@@ -105,17 +105,18 @@ class LocalProvider:
 
     def release(self, ref: HostRef) -> None:
         place = self._place(ref)
-        _end(place)
-        self._attachments(place).give_back()
-        # The note goes first: without it the host is no more, whatever is left of its directory after a crash.
-        (place / "host.json").unlink(missing_ok=True)
-        shutil.rmtree(place, ignore_errors=True)
+        with _alone(place):
+            _end(place)
+            self._attachments(place).give_back()
+            # The note goes first: without it the host is no more, whatever is left of its directory after a crash.
+            (place / "host.json").unlink(missing_ok=True)
+            shutil.rmtree(place, ignore_errors=True)
 
     def _restart(self, ref: HostRef, spec: HostSpec, *, is_fresh: bool) -> HostSeen:
         """A crash leaves what a repetition takes up: the start is noted after the end of what ran before, and before its first process."""
         place = self._place(ref)
         with _alone(place):
-            noted = _read(place / "host.json") or {}
+            noted = _read(self._place(ref) / "host.json") or {}  # another worker may have released it while we waited
             is_noted = noted.get("start", 0) >= spec.start
             if is_noted and (place / "shepherd.json").exists():
                 return self._seen(place)

@@ -172,6 +172,17 @@ def test_chosen_nodes_go_and_the_target_follows(sagemaker, plane, up):
     assert set(kept) < set(ids(sagemaker))
 
 
+def test_scaling_down_takes_the_node_without_a_job(sagemaker, plane, up):
+    """R-8, its first half."""
+    up("c1", group("workers", 4))
+    with unit_of_work(plane.sessions) as session:
+        cluster_id = clusters.find(session, "c1").id
+    job_id = plane.training(cluster_id, replicas=3, spares=0)
+    busy = {plane.node(member.node_id).instance_id for member in plane.members(job_id)}
+    sagemaker.update_cluster(ClusterName="c1", InstanceGroups=[group("workers", 3)])
+    plane.run_until(lambda: set(ids(sagemaker)) == busy)
+
+
 def test_when_nothing_can_be_deleted_every_reason_is_told(sagemaker, up):
     up("c1", group("workers", 2, MinInstanceCount=2))
     first, _ = ids(sagemaker)
