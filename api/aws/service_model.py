@@ -15,6 +15,7 @@ from botocore.model import ServiceModel
 
 from api.aws.errors import ERRORS, code_of
 from api.aws.service_shapes import Shapes
+from api.limits import Throttled
 from api.own.kinds import Own
 from api.own.table import OWN
 from models import errors as domain
@@ -35,7 +36,7 @@ METADATA: Final = {
     "targetPrefix": "Everstep",
     "uid": f"everstep-{VERSION}",
 }
-ALWAYS: Final[tuple[type[domain.DomainError], ...]] = (domain.Invalid, domain.Forbidden)
+ALWAYS: Final[tuple[type[Exception], ...]] = (domain.Invalid, domain.Forbidden, Throttled)
 """What any operation may answer besides its own errors, of what a caller can act on."""
 _MEANT: Final = {
     "ValidationException": "The request is not valid, or asks for what is not there yet; the message says what to do.",

@@ -44,13 +44,12 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_aws_command_submits_lists_and_stops_jobs(home: Path, server: Server, cluster: str):
+def test_the_aws_command_submits_lists_and_describes_jobs(home: Path, server: Server, cluster: str):
     words = ["--name", "gpt", "--cluster", cluster, "--command", "python", "train.py", "--working-dir", "/work"]
     status, submitted, said = aws(home, server.url, "everstep", "submit-job", *words, "--replicas", "2", "--env", "LR=0.1")
     assert status == 0, said
     _, listed, _ = aws(home, server.url, "everstep", "list-jobs", "--live")
     assert [job["JobId"] for job in listed["Jobs"]] == [submitted["JobId"]]
-    assert aws(home, server.url, "everstep", "stop-job", "--job-id", submitted["JobId"])[1]["IsStopping"] is True
     _, described, _ = aws(home, server.url, "everstep", "describe-job", "--job-id", submitted["JobId"])
     assert described["Spec"]["env"] == {"LR": "0.1"}
     assert {"JobId", "ClientToken"}.isdisjoint(described["Spec"])
@@ -66,4 +65,3 @@ def test_with_the_whole_folder_the_aws_command_pages_and_waits(tmp_path: Path, s
     with unit_of_work(sessions) as session:
         settle_job(session, session.get_one(Job, job), JobState.FAILED, why="The test says so.", now=WallClock().now())
     assert aws(tmp_path, server.url, "everstep", "wait", "job-ended", "--job-id", job) == (0, None, "")
-    assert aws(tmp_path, server.url, "everstep", "wait", "job-succeeded", "--job-id", job)[0] != 0
