@@ -6,13 +6,12 @@ answer leaves after the commit.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from http import HTTPStatus
 from time import perf_counter
 from typing import Any, Final
 
@@ -22,8 +21,10 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
+from api.auth import is_mutating
 from api.aws.body import read_object
 from api.aws.errors import CRASH, UnknownOperation, code_of
+from api.aws.hands import Hands
 from api.aws.own import perform as perform_own
 from api.aws.own import read as read_own
 from api.aws.pages import PageTokens
@@ -89,7 +90,7 @@ class Door:
     def __init__(self, services: dict[str, Service], tokens: PageTokens) -> None:
         self._services = services
         self._tokens = tokens
-        self._hands = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="aws-door")
+        self._hands = Hands(MOST_AT_ONCE, "aws-door")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         response = await self.answer(Request(scope, receive))
@@ -102,15 +103,17 @@ class Door:
         target = request.headers.get("x-amz-target", "")
         try:
             signed = signed_request(request, await read_body(request))
-            serve = partial(self._serve, services_of(request), signed, target, known)
-            members = await asyncio.get_running_loop().run_in_executor(self._hands, serve)
+            members = await self._hands.do(partial(self._serve, services_of(request), signed, target, known))
             response = _respond(200, members, request_id)
         except ClientDisconnect:
             response = Response(status_code=400)
         except Exception as error:  # noqa: BLE001  (the last line: nothing may leave as HTML, or without a request id)
             response = _refuse(error, request_id, target)
-        took_ms = (perf_counter() - started) * 1000
-        log.info("%s %s by %s: %d in %.1f ms", request_id, target or "-", known.caller, response.status_code, took_ms)
+        # Who waits for something asks again and again: answers to those who only look are told to whoever debugs.
+        level = logging.INFO if response.status_code != HTTPStatus.OK or is_mutating(target.rpartition(".")[2]) else logging.DEBUG
+        if log.isEnabledFor(level):
+            took_ms = (perf_counter() - started) * 1000
+            log.log(level, "%s %s by %s: %d in %.1f ms", request_id, target or "-", known.caller, response.status_code, took_ms)
         return response
 
     def _serve(self, services: Services, request: SignedRequest, target: str, known: _Known) -> dict[str, Any]:
