@@ -64,8 +64,11 @@ def test_a_group_that_misses_its_minimum_is_back_at_its_earlier_size_and_an_erro
     (shown,) = described["InstanceGroups"]
     assert (shown["Status"], shown["TargetCount"], shown["MinCount"]) == ("InService", 2, 0)
     assert described["ClusterStatus"] == "InService"
-    errors = [event["Description"] for event in told(sagemaker) if event.get("EventLevel", "Error") == "Error"]
-    assert any("has 3 of the 4 nodes that it must have" in text for text in errors)
+    (missed,) = [event for event in told(sagemaker) if "has 3 of the 4 nodes that it must have" in event["Description"]]
+    assert missed.get("EventLevel", "Error") == "Error"
+    details = sagemaker.describe_cluster_event(ClusterName="c1", EventId=missed["EventId"])["EventDetails"]
+    (metadata,) = details["EventDetails"]["EventMetadata"].values()
+    assert metadata["FailureMessage"] == missed["Description"]
 
 
 def test_with_capacity_for_three_of_five_three_are_used_at_once_and_two_are_tried_again(sagemaker, plane):
