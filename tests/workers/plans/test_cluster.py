@@ -164,6 +164,7 @@ states = st.sampled_from(NodeState)
 
 @st.composite
 def any_group(draw, name: str):
+    types = draw(st.sampled_from([("ml.p5.48xlarge",), ("ml.p5.48xlarge", "ml.g5.48xlarge", "ml.g6.48xlarge")]))
     nodes = []
     for number in range(draw(st.integers(0, 6))):
         state = draw(states)
@@ -179,10 +180,15 @@ def any_group(draw, name: str):
                 is_busy=draw(st.booleans()),
                 was_lost=was_lost,
                 failures=draw(st.integers(0, 4)) if was_lost else 0,
+                instance_type=draw(st.sampled_from(types)),
+                obstacle=draw(st.sampled_from([None, "none left"])) if state is NodeState.REQUESTED and len(types) > 1 else None,
             )
         )
     state = draw(st.sampled_from([GroupState.CREATING, GroupState.UPDATING, GroupState.IN_SERVICE, GroupState.DEGRADED]))
-    return group(name, draw(st.integers(0, 5)), state, has_settled=state is not GroupState.CREATING, nodes=tuple(nodes))
+    target = draw(st.integers(0, 5))
+    minimum = draw(st.integers(0, target))
+    more = {"minimum": minimum, "minimum_since": START, "types": types}
+    return group(name, target, state, has_settled=state is not GroupState.CREATING, nodes=tuple(nodes), **more)
 
 
 @st.composite
