@@ -35,15 +35,15 @@ def _writer(shape: Shape) -> Writer:
 
 def _structure(shape: StructureShape) -> Writer:
     members = shape.members
-    writers: list[tuple[str, Writer | None]] = []
+    writers: dict[str, Writer | None] = {}
 
     def write(value: Any) -> dict[str, Any]:
         if not writers:  # not before it is needed: a shape may hold itself
-            writers.extend((name, _or_none(_writer(member))) for name, member in members.items())
+            writers.update((name, _or_none(_writer(member))) for name, member in members.items())
         written = {}
-        for name, writer in writers:
-            item = value.get(name)
-            if item is not None:
+        for name, item in value.items():
+            if item is not None and name in writers:
+                writer = writers[name]
                 written[name] = item if writer is None else writer(item)
         return written
 
