@@ -188,7 +188,9 @@ def _merged_groups(
     merged = tuple(_merged(work, spec, present.get(spec.name)) for spec in change.groups)
     named = {spec.name for spec in merged} | set(change.to_delete)
     others = [_as_it_is(group) for name, group in present.items() if name not in named and group.state is not GroupState.DELETING]
-    wish = Specification(cluster.is_continuous, {**cluster.settings, **settings}, merged, others)
+    known = (group.spec.get("ScheduledUpdateConfig", {}).get("ScheduleExpression") for group in present.values())
+    schedules = frozenset(expression for expression in known if expression is not None)
+    wish = Specification(cluster.is_continuous, {**cluster.settings, **settings}, merged, others, schedules)
     check_specification(wish, now=work.now)
     before = {name: group.target_count for name, group in present.items() if group.state is not GroupState.DELETING}
     going = sum(before.get(name, 0) for name in change.to_delete)

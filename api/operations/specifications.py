@@ -23,12 +23,16 @@ _IDLE: Final = ("WhenIdle", "WhenAllIdle")
 
 @dataclass(frozen=True)
 class Specification:
-    """A cluster as it would be: ``groups`` are those which are asked for, ``others`` those that stay as they are."""
+    """A cluster as it would be: ``groups`` are those which are asked for, ``others`` those that stay as they are.
+
+    ``schedules`` are kept from before: their last time may have come and gone.
+    """
 
     is_continuous: bool
     settings: Mapping[str, Any]
     groups: Sequence[GroupSpec]
     others: Sequence[GroupSpec] = ()
+    schedules: frozenset[str] = frozenset()
 
     @property
     def orchestrator(self) -> Mapping[str, Any]:
@@ -49,7 +53,7 @@ def check_specification(wish: Specification, *, now: datetime) -> None:
         _check_counts(group, is_continuous=wish.is_continuous)
         _check_volumes(group)
         _check_lifecycle(group)
-        _check_updates(group, now)
+        _check_updates(group, wish.schedules, now)
         _check_place(group, wish)
         _check_slurm_role(group, wish)
     _check_controllers([*wish.groups, *wish.others])
@@ -148,12 +152,12 @@ def _check_lifecycle(group: GroupSpec) -> None:
         )
 
 
-def _check_updates(group: GroupSpec, now: datetime) -> None:
+def _check_updates(group: GroupSpec, known: frozenset[str], now: datetime) -> None:
     for member in ("ScheduledUpdateConfig", "AutoPatchConfig"):
         check_deployment(group.spec.get(member, {}).get("DeploymentConfig", {}), where=f"{member}.DeploymentConfig of {_of(group)}")
-    schedule = group.spec.get("ScheduledUpdateConfig")
-    if schedule is not None:
-        check_schedule(schedule["ScheduleExpression"], where=f"ScheduledUpdateConfig.ScheduleExpression of {_of(group)}", now=now)
+    schedule = group.spec.get("ScheduledUpdateConfig", {}).get("ScheduleExpression")
+    if schedule is not None and schedule not in known:
+        check_schedule(schedule, where=f"ScheduledUpdateConfig.ScheduleExpression of {_of(group)}", now=now)
     patching = group.spec.get("AutoPatchConfig")
     if patching is None:
         return

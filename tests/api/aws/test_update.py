@@ -233,6 +233,15 @@ def test_mutable_members_change_and_those_left_out_stay(sagemaker, sessions: Ses
     assert shown["KubernetesConfig"] == {"CurrentLabels": {"team": "one"}, "DesiredLabels": {"team": "one"}}
 
 
+def test_a_schedule_that_is_over_does_not_stand_in_the_way_of_other_changes(sagemaker, sessions: Sessions, c1):
+    over = {"ScheduleExpression": "cron(0 0 1 1 ? 2020)"}
+    with unit_of_work(sessions) as session:
+        row = queries.groups(session, queries.find(session, "c1").id)[0]
+        row.spec = {**row.spec, "ScheduledUpdateConfig": over}
+    sagemaker.update_cluster(ClusterName="c1", InstanceGroups=[group("a", 3)])
+    assert groups_of(sagemaker)["a"]["ScheduledUpdateConfig"] == over
+
+
 def test_cluster_wide_members_change_alone(sagemaker, c1):
     sagemaker.update_cluster(ClusterName="c1", NodeRecovery="None")
     described = sagemaker.describe_cluster(ClusterName="c1")
