@@ -54,7 +54,7 @@ def client(service: str, **options: Any) -> Any:
         message = f"everstep.client({service!r}): the services are 'everstep' and 'sagemaker'."
         raise UnknownService(message)
     core: Any = botocore.session.Session()
-    core.get_component("data_loader").search_paths.append(str(MODELS))
+    core.get_component("data_loader").search_paths.insert(0, str(MODELS))  # before an older copy in ~/.aws/models
     core.register("creating-client-class.sagemaker", _mix_in)
     core.register("after-call.everstep", _read_reals)
     session: Any = boto3.session.Session(botocore_session=core)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from botocore.exceptions import EndpointResolutionError, WaiterError
 
 import everstep
-from everstep.client import UnknownService
+from everstep.client import MODELS, UnknownService
 
 KEYS = {"region_name": "us-east-1", "aws_access_key_id": "a", "aws_secret_access_key": "b"}
 
@@ -115,6 +116,16 @@ def test_without_an_endpoint_nothing_is_sent_to_a_host_of_somebody_else_s(monkey
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     with pytest.raises(EndpointResolutionError, match="everstep env"):
         everstep.client("everstep", **KEYS).list_jobs()
+
+
+def test_an_older_copy_of_the_model_on_the_machine_is_not_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    for kept in MODELS.glob("everstep/*/service-2.json"):
+        old = json.loads(kept.read_text()) | {"operations": {}}
+        place = tmp_path / kept.relative_to(MODELS)
+        place.parent.mkdir(parents=True)
+        place.write_text(json.dumps(old))
+    monkeypatch.setenv("AWS_DATA_PATH", str(tmp_path))
+    assert hasattr(everstep.client("everstep", endpoint_url="http://127.0.0.1:1", **KEYS), "submit_job")
 
 
 def test_numbers_that_json_has_no_word_for_are_numbers_again(told):
