@@ -101,7 +101,9 @@ class Lives(RuleBasedStateMachine):
         shown = {g.group.name: g.group.target_count for g in view.groups if g.group.state is not GroupState.DELETING}
         assert list(shown.items()) == list(self.wanted.items())
         assert {g.group.name for g in view.groups if g.group.state is GroupState.DELETING} == self.leaving
-        assert [g.group.position for g in view.groups] == sorted({g.group.position for g in view.groups})
+        rows = queries.groups(self.session, view.cluster.id)
+        assert [row.position for row in rows] == sorted({row.position for row in rows})
+        assert [row.name for row in rows] == [g.group.name for g in view.groups]
 
     def teardown(self) -> None:
         if not hasattr(self, "name"):
