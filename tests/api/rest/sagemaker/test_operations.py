@@ -10,6 +10,9 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 
 from api.aws.schema import sagemaker as model
 from api.aws.table.refusals import REFUSALS
@@ -19,7 +22,7 @@ from models.cluster.queries import find, groups
 from models.cluster.states import ClusterState, GroupState
 from models.session import Sessions, unit_of_work
 from tests import rows
-from tests.api.serving import TOKEN, Server, group
+from tests.api.serving import KEY_ID, SECRET, TOKEN, Server, group
 
 Call = Callable[..., httpx.Response]
 NAMES = {"ClusterName": "c1", "InstanceGroups": [group()]}
@@ -109,6 +112,14 @@ def test_an_arn_in_a_path_is_taken_percent_encoded_and_explained_otherwise(call:
     assert call("GET", f"/v1/clusters/{quote(cluster, safe='')}").json()["ClusterName"] == "c1"
     plain = call("GET", f"/v1/clusters/{cluster}")
     assert (plain.status_code, "%2F" in plain.json()["detail"]) == (404, True)
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_a_signed_request_is_taken_whatever_its_path_and_query_hold(server: Server, cluster: str, method: str) -> None:
+    url = f"{server.url}/v1/clusters/{quote(cluster, safe='')}/nodes?InstanceGroupNameContains=work&max_results=5"
+    request = AWSRequest(method, url, headers={"host": server.url.removeprefix("http://")})
+    SigV4Auth(Credentials(KEY_ID, SECRET), "everstep", "us-east-1").add_auth(request)
+    assert httpx.request(method, url, headers=dict(request.headers), verify=False).status_code == 200
 
 
 def test_names_in_a_query_are_taken_in_snake_case_too_and_pages_go_on(call: Call) -> None:
