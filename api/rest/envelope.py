@@ -14,6 +14,8 @@ from api.ids import new_request_id
 
 HEADER: Final = "x-request-id"
 _PREFIX: Final = "/v1/"
+_LOOKS: Final = ("GET", "HEAD", "OPTIONS")
+_WRONG: Final = 400
 _KEY: Final = "everstep.request_id"
 
 log = logging.getLogger(__name__)
@@ -42,7 +44,8 @@ class Envelope:
             await self._app({**scope, _KEY: request_id}, receive, send_with_id)
         finally:
             took_ms = (perf_counter() - started) * 1000
-            log.info("%s %s %s: %d in %.1f ms", request_id, scope["method"], scope["path"], status, took_ms)
+            level = logging.DEBUG if scope["method"] in _LOOKS and 0 < status < _WRONG else logging.INFO
+            log.log(level, "%s %s %s: %d in %.1f ms", request_id, scope["method"], scope["path"], status, took_ms)
 
 
 def request_id_of(request: Request) -> str:
