@@ -85,6 +85,21 @@ def test_a_killed_rank_on_a_healthy_node_is_replaced_from_the_spare(stack, clust
     assert victim["instance_id"] in stack.running(cluster), "a process fault costs no node"
 
 
+@pytest.mark.slow
+def test_a_rank_that_hangs_for_a_while_costs_the_while_and_nothing_else(stack, cluster, unbroken):
+    job_id = stack.submit(cluster, replicas=3, steps=40)
+    victim = members(stack.await_step(job_id, 10))[2]
+    target = f"{job_id}/{victim['rank']}"
+    fault = stack.rest.post("/v1/faults", {"kind": "hang-rank", "target": target, "seconds": 3})["fault_id"]
+    until("a hung rank", lambda: stack.rest.get("/v1/faults", job_id=job_id)["faults"][0]["status"] == "Holding")
+    stands_at = stack.job(job_id)["step"]
+    until("its end", lambda: stack.rest.get("/v1/faults", job_id=job_id)["faults"][0]["status"] == "Ended")
+    job = stack.await_job(job_id)
+    check_as_unbroken(stack, job, unbroken)
+    assert (job["generation"], stands_at < 40) == (1, True)
+    assert stack.rest.delete(f"/v1/faults/{fault}")["status"] == "Ended"
+
+
 def test_a_job_without_spares_recovers_on_a_new_process(stack, cluster, unbroken):
     job_id = stack.submit(cluster, replicas=3, steps=40, spares=0)
     os.kill(members(stack.await_step(job_id, 10))[0]["pid"], signal.SIGKILL)
