@@ -46,6 +46,7 @@ from workers.reconcilers.job import JobReconciler
 from workers.reconcilers.node import NodeReconciler
 from workers.reconcilers.software import SoftwareReconciler
 from workers.reconcilers.volume import AttachmentReconciler
+from workers.sweep import ripe_kinds
 
 TABLES = {
     "cluster": Cluster,
@@ -106,7 +107,7 @@ class SmallPlane:
         done = 0
         for _ in range(200):
             heard = [tuple(payload.split(":")) for payload in self.ear.heard(within_s=0, at_least=0)]
-            ripe = list(dict.fromkeys([*heard, *((kind, row_id) for kind in TABLES for row_id in self._due(kind))]))
+            ripe = list(dict.fromkeys([*heard, *((kind, row_id) for kind in ripe_kinds(self) for row_id in self._due(kind))]))
             for kind, row_id in ripe:
                 self.reconcile(kind, row_id)
             done += len(ripe)
