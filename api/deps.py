@@ -88,7 +88,9 @@ async def authenticated(request: Request, services: ServicesDep) -> Caller:
     """
     signed = signed_request(request, await read_body(request))
     is_bearer = auth.is_bearer(signed.headers.get("authorization", ""))
-    return await run_in_threadpool(authenticate_token if is_bearer else authenticate_signature, services, signed)
+    caller = await run_in_threadpool(authenticate_token if is_bearer else authenticate_signature, services, signed)
+    request.state.requests_left = services.meter.left(caller.key_id)
+    return caller
 
 
 async def read_body(request: Request) -> bytes:

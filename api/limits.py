@@ -51,6 +51,12 @@ class Meter:
                 raise Throttled((1 - bucket.tokens) / self.rate)
             bucket.tokens -= 1
 
+    def left(self, key_id: str) -> int | None:
+        """How many more requests this key may make at once, as of its last; None if nothing is counted."""
+        with self._lock:
+            bucket = self._buckets.get(key_id)
+        return None if bucket is None or self.rate <= 0 else int(bucket.tokens)
+
     def _first(self, key_id: str, now: datetime) -> _Bucket:
         """Authenticated keys only come here, so there are no more than were given; the bound is for the memory of years."""
         if len(self._buckets) >= _MOST_KEYS:

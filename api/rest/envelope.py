@@ -1,4 +1,4 @@
-"""What every answer of ``/v1`` carries, whatever became of the request: an id that the server's log has as well."""
+"""What every answer of ``/v1`` carries: an id that the server's log has as well, and how many more requests the key may make."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.ids import new_request_id
 
 HEADER: Final = "x-request-id"
+REMAINING: Final = "ratelimit-remaining"
+"""How many more requests the key may make at once; they come back with time."""
 _PREFIX: Final = "/v1/"
 _LOOKS: Final = ("GET", "HEAD", "OPTIONS")
 _WRONG: Final = 400
@@ -32,20 +34,27 @@ class Envelope:
             await self._app(scope, receive, send)
             return
         request_id, started, status = new_request_id(), perf_counter(), 0
+        inside: Scope = {**scope, _KEY: request_id, "state": {**scope.get("state", {})}}
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)[HEADER] = request_id
+                MutableHeaders(scope=message).update({HEADER: request_id, **_allowance(inside)})
             await send(message)
 
         try:
-            await self._app({**scope, _KEY: request_id}, receive, send_with_id)
+            await self._app(inside, receive, send_with_id)
         finally:
             took_ms = (perf_counter() - started) * 1000
             level = logging.DEBUG if scope["method"] in _LOOKS and 0 < status < _WRONG else logging.INFO
             log.log(level, "%s %s %s: %d in %.1f ms", request_id, scope["method"], scope["path"], status, took_ms)
+
+
+def _allowance(scope: Scope) -> dict[str, str]:
+    """What authentication has found out about the caller's rate, if it came so far and anything is counted."""
+    left = scope["state"].get("requests_left")
+    return {} if left is None else {REMAINING: str(left)}
 
 
 def request_id_of(request: Request) -> str:
