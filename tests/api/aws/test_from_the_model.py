@@ -292,7 +292,7 @@ def test_no_valid_request_crashes_anything(sagemaker, here, name):
         f"after-call.sagemaker.{name}", lambda http_response, **_: statuses.append(http_response.status_code)
     )
 
-    @settings(FEW, max_examples=8)
+    @settings(FEW, max_examples=5)
     @given(wish=values(model().operation_model(name).input_shape, here))
     def answers(wish: dict[str, Any]) -> None:
         with suppress(ClientError):
