@@ -1,6 +1,6 @@
 """R-4: an emulator took input that no answer ever told of again, and answered some operations with nothing.
 
-Members: tests/api/aws/test_from_the_model.py and test_round_trip.py set each of them, and tests/api/aws/test_support.py has a word for every
+Members: tests/api/aws/test_from_the_model.py sets each of them, and tests/api/aws/test_support.py has a word for every
 one. Here: every operation of the service is served, or refused in words that name it.
 """
 
