@@ -28,7 +28,10 @@ _GONE = (NodeState.RELEASING, NodeState.GONE)
 
 @dataclass(frozen=True)
 class NodeSeen:
-    """The newest node of a place. ``failures`` counts the hosts that came to nothing there in a row."""
+    """The newest node of a place. ``failures`` counts the hosts that came to nothing there in a row.
+
+    ``is_obstructed``: its provider has no host for it now.
+    """
 
     id: NodeId
     place: LogicalId
@@ -39,6 +42,7 @@ class NodeSeen:
     is_wanted: bool = True
     is_busy: bool = False
     is_restarting: bool = False
+    is_obstructed: bool = False
     was_lost: bool = False
     failures: int = 0
     message: str | None = None
@@ -99,11 +103,14 @@ class GroupSeen:
 
     @property
     def left(self) -> tuple[NodeSeen, ...]:
-        """Those that are not at the goal, and are not to be left as they are; one that is not launched yet will start from the goal."""
+        """Those that are not at the goal, and are not to be left as they are.
+
+        One that is not to be had now will start from the goal, whenever that is.
+        """
         return tuple(
             node
             for node in self.live
-            if not (node.serves_on(self.goal) or (node.state is NodeState.REQUESTED and node.image == self.goal))
+            if not (node.serves_on(self.goal) or (node.is_obstructed and node.image == self.goal))
             and node.place not in self.skipped
         )
 

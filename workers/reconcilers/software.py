@@ -155,6 +155,7 @@ def _node_seen(node: Node, *, is_busy: bool, is_healed: bool) -> plans.NodeSeen:
         created_at=node.created_at,
         is_wanted=node.is_wanted,
         is_busy=is_busy,
+        is_obstructed=node.state is NodeState.REQUESTED and node.facts.get("obstacle") is not None,
         is_restarting=node.restart is not None or node.state in RESTARTING,
         was_lost=node.lost_because is not None and is_refilled,
         failures=failures,

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Delete, Engine, Table
+from sqlalchemy import Delete, Engine, Table, update
 
 from everstep.protocol import VERSION
 from models import registry
 from models.access.changes import BOOTSTRAP
+from models.image.states import ReleaseState
+from models.image.table import ImageRelease
 from models.session import connect
 from tests import postgres as db
 from tests.api.conftest import serving
@@ -60,6 +62,7 @@ def sweep(broom: Engine) -> None:
     with broom.begin() as connection:
         for table in reversed(registry.metadata.sorted_tables):
             connection.execute(_own_rows(table))
+        connection.execute(update(ImageRelease).values({"state": ReleaseState.AVAILABLE}))
 
 
 @pytest.fixture

@@ -11,11 +11,14 @@ from api.aws.errors import CRASH, ERRORS, code_of
 from api.aws.schema import sagemaker as model
 from api.aws.table.kinds import Listing
 from api.aws.table.sagemaker import SAGEMAKER
-from api.aws.translate.states import CLUSTER_STATUS, GROUP_STATUS, NODE_STATUS
+from api.aws.translate.software import UPDATE_STATUS
+from api.aws.translate.states import CLUSTER_STATUS, GROUP_STATUS, HELD, NODE_STATUS, OPERATION_STATUS
 from api.rest import errors as rest
 from models import errors as domain
 from models.cluster.states import CLUSTER, GROUP, ClusterState, GroupState
 from models.node.states import NodeState
+from models.operation.states import OperationState
+from models.software.states import UpdateState
 from tests.api.installed import SERVED
 
 
@@ -65,6 +68,17 @@ def test_modelled_codes_are_spelt_as_the_model_spells_them():
 def test_every_state_is_projected_onto_the_model_s_enum(states, table, shape):
     assert set(table) == set(states)
     assert {word for word in table.values() if word is not None} <= set(model().shape_for(shape).enum)
+
+
+@pytest.mark.parametrize(
+    "states, table, shape",
+    [(OperationState, OPERATION_STATUS, "ClusterOperationStatus"), (UpdateState, UPDATE_STATUS, "SoftwareUpdateStatus")],
+)
+def test_states_of_what_a_newer_model_tells_have_its_words_too(states, table, shape):
+    assert set(table) == set(states)
+    if shape in model().shape_names:
+        assert set(table.values()) == set(model().shape_for(shape).enum)
+    assert set(HELD.values()) <= set(model().shape_for("ClusterInstanceStatus").enum)
 
 
 def test_only_states_that_are_over_are_not_shown():

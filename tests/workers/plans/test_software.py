@@ -145,7 +145,10 @@ def test_nodes_that_fail_on_the_former_release_too_end_the_rollback_as_failed():
 def test_hosts_that_nobody_has_got_yet_hold_nothing_up_and_are_asked_for_anew():
     waiting = node(0, "1.0.0", NodeState.REQUESTED)
     assert only(group(nodes=(waiting, node(1, "1.1.0")))).nodes == ("n0",)
-    assert only(group(nodes=(replace(waiting, image="1.1.0"), node(1, "1.1.0")))).new is UpdateState.SUCCEEDED
+    asked = replace(waiting, image="1.1.0")
+    assert plan(UpdateSeen((group(nodes=(asked, node(1, "1.1.0"))),)), NOW).actions == ()
+    obstructed = replace(asked, is_obstructed=True)
+    assert only(group(nodes=(obstructed, node(1, "1.1.0")))).new is UpdateState.SUCCEEDED
 
 
 def test_a_cluster_that_is_going_takes_its_update_with_it():
