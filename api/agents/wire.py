@@ -82,7 +82,7 @@ class Problem:
 REGISTRATION: TypeAdapter[protocol.Registration] = TypeAdapter(protocol.Registration)
 BEAT: TypeAdapter[protocol.Beat] = TypeAdapter(protocol.Beat)
 BATCH: TypeAdapter[Batch] = TypeAdapter(Batch)
-_LIMITS = {"sequence": 2**63, "rendezvous_port": 2**16}
+_LIMITS = {"sequence": 2**63, "rendezvous_port": 2**16, "start": 2**31}
 """Numbers that a row has to hold. A beat that cannot be written would fail the statement that writes everybody's beats, for ever."""
 
 

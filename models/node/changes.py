@@ -242,10 +242,11 @@ def report_registered(session: Session, node: Node, arrival: Arrival, *, node_to
 
     While a restart is awaited, only an agent of the new start ends the waiting: the old one may have crashed before its host was restarted.
     """
+    start = min(arrival.start, node.starts)  # no start that nobody asked for
     if node.boot != arrival.boot:
         node.boot = arrival.boot
-        node.boot_start = arrival.start
-        node.host_start = max(node.host_start, arrival.start)  # the note of the provider's call may have been lost
+        node.boot_start = start
+        node.host_start = max(node.host_start, start)  # the note of the provider's call may have been lost
         node.report_sequence = -1
         node.beat_sequence = -1
     node.node_token_digest = digest(node_token)
@@ -253,7 +254,7 @@ def report_registered(session: Session, node: Node, arrival: Arrival, *, node_to
     node.rendezvous_port = arrival.rendezvous_port
     node.facts = {**node.facts, **arrival.facts}
     node.last_seen = now
-    has_started_anew = node.state in RESTARTING and arrival.start >= node.starts
+    has_started_anew = node.state in RESTARTING and start == node.starts
     if node.state is NodeState.BOOTING or has_started_anew:
         move(session, NODE, node, NodeState.CHECKING, now=now)
         record(session, node, "agent registered", f"The agent of {node.instance_id} registered from {arrival.address}.", now)

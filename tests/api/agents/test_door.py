@@ -18,6 +18,7 @@ from models.node import queries as nodes
 from models.node.changes import settle_node, settle_unwanted
 from models.node.states import NodeState
 from models.node.table import Node
+from models.node.wishes import request_reimage, settle_restart
 from models.pulse import listening_since
 from models.session import Sessions, unit_of_work
 from tests import rows
@@ -66,6 +67,39 @@ def test_a_number_that_no_row_holds_is_refused_by_name_before_it_can_hold_up_oth
     """One such beat in the buffer would fail the statement that writes everybody's, again and again."""
     answer = api.post(path, body, registered(api, place))
     assert (answer.status_code, answer.json()["member"]) == (400, member)
+
+
+def start_anew(sessions: Sessions, place: Place) -> None:
+    """The node serves, and is then to start once more, from an image."""
+    now = WallClock().now()
+    with unit_of_work(sessions) as session:
+        node = nodes.get(session, place.node_id, lock=True)
+        settle_node(session, node, NodeState.READY, why="Checks passed.", now=now)
+        request_reimage(session, node, image="2.0.0", why="a test", now=now)
+        settle_node(session, node, NodeState.DRAINING, why="Asked for.", now=now)
+        settle_restart(session, node, why="Drained.", now=now)
+
+
+def test_a_boot_token_is_good_again_for_the_start_that_was_asked_for_and_no_other(
+    api: ThreadedApi, place: Place, sessions: Sessions, look: Look
+):
+    registered(api, place)
+    start_anew(sessions, place)
+    for start in (0, 2):
+        refused = api.post("/agent/v1/register", place.registration(boot="boot-b", start=start))
+        assert refused.status_code == 401, start
+    registered(api, place, boot="boot-b", start=1)
+    assert look(place.node_id).state is NodeState.CHECKING
+    assert api.post("/agent/v1/register", place.registration(boot="boot-c", start=1)).status_code == 401
+
+
+def test_an_agent_that_only_crashed_does_not_pass_for_one_of_the_next_start(
+    api: ThreadedApi, place: Place, sessions: Sessions, look: Look
+):
+    token = registered(api, place)
+    start_anew(sessions, place)
+    registered(api, place, boot="boot-b", token=token)
+    assert look(place.node_id).state is NodeState.UPDATING
 
 
 def test_a_port_that_is_none_is_no_reason_to_register_again_for_ever(api: ThreadedApi, place: Place):
