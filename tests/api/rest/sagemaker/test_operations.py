@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -190,6 +191,31 @@ def test_what_is_wrong_is_a_problem_with_the_right_status(
     assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
     assert answer.json()["status"] == status
     assert answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "line, body",
+    [
+        ("GET /v1/clusters/%00", b""),
+        ("GET /v1/clusters/%ff%fe", b""),
+        ("GET /v1/clusters/..%2F..", b""),
+        ("GET /v1/clusters?NameContains=%ed%a0%80", b""),
+        ("GET /v1/clusters?CreationTimeAfter=1e400", b""),
+        ("DELETE /v1/tags/x?" + "&".join(["TagKeys=a"] * 1200), b""),
+        ("POST /v1/clusters", b'{"a":' * 100_000),
+        ("POST /v1/clusters", b'{"ClusterName":"a\\u0000b"}'),
+        ("POST /v1/clusters", b"\xff\xfe"),
+        ("PATCH /v1/compute-quotas/%00", b"{}"),
+        ("GET /v1/events?follow=true&after=99999999999999999999-1", b""),
+    ],
+)
+def test_what_no_client_would_send_is_refused_and_no_fault_of_ours(server: Server, line: str, body: bytes) -> None:
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    head = [f"{line} HTTP/1.1", "Host: x", f"Authorization: Bearer {TOKEN}", f"Content-Length: {len(body)}", "Connection: close"]
+    with socket.create_connection((host, int(port)), timeout=10.0) as connection:
+        connection.sendall("\r\n".join([*head, "", ""]).encode() + body)
+        status = int(connection.makefile("rb").readline().split()[1])
+    assert 400 <= status < 500
 
 
 def test_a_name_that_is_taken_and_a_cluster_that_is_busy_are_conflicts(call: Call, cluster: str) -> None:
