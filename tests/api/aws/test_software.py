@@ -168,7 +168,7 @@ def test_while_the_software_is_updated_the_cluster_is_busy(stage):
 
 @pytest.mark.slow
 def test_jobs_leave_a_node_before_it_is_changed_and_train_on(stage):
-    job_id = stage.plane.training(stage.cluster_id, replicas=1, spares=1)
+    job_id = stage.plane.training(stage.cluster_id, replicas=2, spares=1)
     stage.update(InstanceGroups=[{"InstanceGroupName": "workers"}], DeploymentConfig=ONE_BY_ONE)
     stage.until_in_service()
     assert stage.plane.job_state(job_id) is JobState.TRAINING
