@@ -6,6 +6,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from models.clock import WallClock
+from models.cluster import queries as clusters
 from models.notify import NUDGE
 from models.session import unit_of_work
 from models.volume import queries
@@ -99,6 +100,14 @@ def test_volumes_need_a_cluster_with_eks_and_its_arn(sagemaker, up):
     assert code(sagemaker.attach_cluster_node_volume, ClusterArn="c1", NodeId=one, VolumeId=VOLUME) == "ValidationException"
     gone = "i-0123456789abcdef0"
     assert code(sagemaker.attach_cluster_node_volume, ClusterArn=arn, NodeId=gone, VolumeId=VOLUME) == "ResourceNotFound"
+
+
+def test_nothing_is_attached_to_nodes_of_restricted_groups(sagemaker, plane, up):
+    arn, (one, _) = up(**EKS, **VPC)
+    with unit_of_work(plane.sessions) as session:
+        (group,) = clusters.groups(session, clusters.find(session, "c1").id)
+        group.is_restricted = True
+    assert code(sagemaker.attach_cluster_node_volume, ClusterArn=arn, NodeId=one, VolumeId=VOLUME) == "ValidationException"
 
 
 def test_an_interface_is_one_nodes_until_that_ends(sagemaker, plane, up):

@@ -11,14 +11,20 @@ from api.aws.errors import CRASH, ERRORS, code_of
 from api.aws.schema import sagemaker as model
 from api.aws.table.kinds import Listing
 from api.aws.table.sagemaker import SAGEMAKER
+from api.aws.translate.attachments import VOLUME_STATUS
+from api.aws.translate.batches import INSTANCE_CODES
+from api.aws.translate.batches import REFUSALS as REFUSALS_OF_ADDITIONS
 from api.aws.translate.software import UPDATE_STATUS
 from api.aws.translate.states import CLUSTER_STATUS, GROUP_STATUS, HELD, NODE_STATUS, OPERATION_STATUS
+from api.operations.additions import Refusal
+from api.operations.batches import Trouble
 from api.rest import errors as rest
 from models import errors as domain
 from models.cluster.states import CLUSTER, GROUP, ClusterState, GroupState
 from models.node.states import NodeState
 from models.operation.states import OperationState
 from models.software.states import UpdateState
+from models.volume.states import AttachmentState
 from tests.api.installed import SERVED
 
 
@@ -63,6 +69,9 @@ def test_modelled_codes_are_spelt_as_the_model_spells_them():
         (ClusterState, CLUSTER_STATUS, "ClusterStatus"),
         (GroupState, GROUP_STATUS, "InstanceGroupStatus"),
         (NodeState, NODE_STATUS, "ClusterInstanceStatus"),
+        (AttachmentState, VOLUME_STATUS, "VolumeAttachmentStatus"),
+        (Refusal, REFUSALS_OF_ADDITIONS, "BatchAddClusterNodesErrorCode"),
+        (Trouble, INSTANCE_CODES, "BatchRebootClusterNodesErrorCode"),
     ],
 )
 def test_every_state_is_projected_onto_the_model_s_enum(states, table, shape):

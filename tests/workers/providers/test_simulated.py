@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -24,6 +25,20 @@ class TestSimulatedWithSlowReleases(ProviderContract):
 def test_a_type_that_is_refused_is_refused_for_good():
     with pytest.raises(Refused):
         SimulatedProvider(refused=frozenset({"ml.x"})).launch(replace(spec(), instance_type="ml.x"))
+
+
+def test_a_host_that_shows_up_late_is_not_found_before_and_launched_once():
+    now = [datetime(2031, 5, 1, tzinfo=UTC)]
+    provider = SimulatedProvider(late=timedelta(seconds=5), now=lambda: now[0])
+    wish = spec()
+    host = provider.launch(wish)
+    assert provider.launch(wish) == host
+    assert provider.hosts() == ()
+    with pytest.raises(HostNotFound):
+        provider.describe(HostRef(wish.claim))
+    now[0] += provider.settles_within
+    assert provider.hosts() == (host,)
+    assert provider.describe(HostRef(wish.claim)) == host
 
 
 def test_a_killed_host_is_dead_until_it_is_released():
