@@ -32,7 +32,12 @@ def request_counts(
     ``current`` is how many nodes of each group serve, by the group's id.
     """
     details = {
-        group.name: {"before": current.get(group.id, 0), "wanted": group.target_count + change, "minimum": group.min_count}
+        group.name: {
+            "before": group.target_count,
+            "current": current.get(group.id, 0),
+            "wanted": group.target_count + change,
+            "minimum": group.min_count,
+        }
         for group, change in by.items()
     }
     operation_id = request_operation(session, cluster.id, kind, details=details, now=now)
