@@ -10,6 +10,7 @@ from botocore.exceptions import ClientError
 
 from models.clock import WallClock
 from models.cluster import queries as clusters
+from models.job.states import JobState
 from models.node import queries as nodes
 from models.notify import NUDGE
 from models.session import unit_of_work
@@ -324,6 +325,22 @@ def test_a_moving_node_is_detached_before_it_is_attached(sagemaker, plane, ends)
         plane.reconcile("node", node_id)
         shown = sagemaker.describe_cluster_node(ClusterName=cluster, NodeId=chosen)["NodeDetails"]
         assert shown["InstanceStatus"]["Status"] == status
+
+
+def test_nodes_move_between_groups_of_one_cluster_after_their_jobs(sagemaker, plane, up):
+    if not hasattr(sagemaker, MOVES):
+        pytest.skip("this botocore knows no MoveClusterNodes")
+    up("c1", group("a", 3), group("b", 1))
+    arn = sagemaker.describe_cluster(ClusterName="c1")["ClusterArn"]
+    job_id = plane.training(arn.rpartition("/")[2], replicas=3, spares=0)
+    busy = [plane.node(member.node_id) for member in plane.members(job_id)]
+    chosen = next(node.instance_id for node in busy if node.group_name == "a")
+    ends = {"SourceClusterArn": arn, "SourceInstanceGroupName": "a", "TargetClusterArn": arn, "TargetInstanceGroupName": "b"}
+    assert sagemaker.move_cluster_nodes(**ends, NodeIds=[chosen])["Successful"] == [chosen]
+    plane.run_until(lambda: counts(sagemaker) == {"a": (2, 2), "b": (2, 2)})
+    assert sagemaker.describe_cluster_node(ClusterName="c1", NodeId=chosen)["NodeDetails"]["InstanceGroupName"] == "b"
+    plane.run_until(lambda: plane.job_state(job_id) is JobState.TRAINING)
+    assert len(plane.provider.hosts()) == 4
 
 
 def test_a_number_of_nodes_is_moved_and_a_repeated_move_is_given_its_first_answer(sagemaker, plane, ends):
