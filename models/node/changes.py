@@ -163,9 +163,10 @@ def _settle_through(session: Session, node: Node, now: datetime) -> None:
     if node.state is NodeState.READY:
         node.operation_id = None
         session.flush()
-    operation = operations.get(session, operation_id, lock=True)
+    operation = operations.get(session, operation_id)
     if operation is None or operation.type not in OF_NODES or operation.state is not OperationState.IN_PROGRESS:
-        return
+        return  # one that is about groups is not even locked: whoever supersedes it may hold it, and wait for this node
+    operations.get(session, operation_id, lock=True)
     still = select(func.count()).select_from(Node).where(Node.operation_id == operation_id, Node.state != NodeState.GONE)
     if not session.scalar(still):
         settle_done(session, operation_id, now=now)
