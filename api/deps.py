@@ -176,7 +176,8 @@ def _enter_refused(services: Services, caller: Caller, call: Call, error: Except
 def signed_request(request: Request, body: bytes) -> SignedRequest:
     """The request as it came over the wire. Header lines of one name are joined by commas, as signing joins them."""
     headers: dict[str, str] = {}
-    for name, value in request.headers.items():
+    for raw_name, raw_value in request.scope["headers"]:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
         headers[name] = f"{headers[name]},{value}" if name in headers else value
     return SignedRequest(
         method=request.method,
@@ -192,9 +193,10 @@ def source_of(request: Request) -> str | None:
     """The address that a request came from. Proxies that the settings trust are looked through, from the nearest on."""
     source = request.client.host if request.client else None
     trusted = services_of(request).settings.trusted_proxies
-    before = [hop.strip() for line in request.headers.getlist("x-forwarded-for") for hop in line.split(",")]
-    while source in trusted and before:
-        source = before.pop()
+    if source in trusted:
+        before = [hop.strip() for line in request.headers.getlist("x-forwarded-for") for hop in line.split(",")]
+        while source in trusted and before:
+            source = before.pop()
     return source[:_LONGEST_ADDRESS] if source else None
 
 

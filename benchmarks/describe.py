@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import servers
-from benchmarks.load import client, elsewhere
+from benchmarks.load import client, load
 from benchmarks.servers import Measured
 
 SIZES = (2, 10)
@@ -34,25 +34,23 @@ def cost(calls: int) -> dict[int, dict[str, float]]:
 
 def _compare(ours: Measured, moto: Measured, size: int, calls: int) -> dict[str, float]:
     name = f"bench-{size}"
-    for server in (ours, moto):
-        client(server.url).create_cluster(ClusterName=name, InstanceGroups=[_group(number) for number in range(size)])
-        _describe(server, name, WARM_UP)
-    spent = {"ours": 0.0, "moto": 0.0}
-    for _ in range(ROUNDS):
-        for which, server in (("ours", ours), ("moto", moto)):
-            before = server.cpu_s()
-            _describe(server, name, calls // ROUNDS)
-            spent[which] += server.cpu_s() - before
+    with load(ours.url) as to_ours, load(moto.url) as to_moto:
+        sides = {"ours": (ours, to_ours), "moto": (moto, to_moto)}
+        for server, client_of_it in sides.values():
+            client(server.url).create_cluster(ClusterName=name, InstanceGroups=[_group(number) for number in range(size)])
+            client_of_it.call("describe_cluster", WARM_UP, {"ClusterName": name})
+        spent = dict.fromkeys(sides, 0.0)
+        for _ in range(ROUNDS):
+            for which, (server, client_of_it) in sides.items():
+                before = server.cpu_s()
+                client_of_it.call("describe_cluster", calls // ROUNDS, {"ClusterName": name})
+                spent[which] += server.cpu_s() - before
     done = calls // ROUNDS * ROUNDS
     return {
         "ours_ms": spent["ours"] / done * 1000,
         "moto_ms": spent["moto"] / done * 1000,
         "ratio": spent["ours"] / spent["moto"],
     }
-
-
-def _describe(server: Measured, name: str, count: int) -> None:
-    elsewhere(server.url, "describe_cluster", count, {"ClusterName": name})
 
 
 def _group(number: int) -> dict[str, Any]:
