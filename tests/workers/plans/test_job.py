@@ -445,7 +445,9 @@ def test_a_job_recovers_from_any_faults_as_long_as_somebody_holds_the_state(faul
     fresh = iter(range(100, 200))
     for fault, which, rounds in faults:
         rank = which % here.seen.world_size
-        holders = [one for one in here.seen.alive if one.reformed and one.node != here.rank(rank).node]
+        holders = [
+            one for one in here.seen.alive if one.reformed and one.node != here.rank(rank).node and here.node(one.node).serves
+        ]
         node = here.rank(rank).node
         if fault == "kill" and holders and here.rank(rank).is_alive:
             here.kill_rank(rank)
