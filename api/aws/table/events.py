@@ -32,6 +32,7 @@ EVENTS: Table = {
         note="Continuous clusters only. EventMetadata has one member, by what the event is about.",
         members=honoured("ClusterName", "EventId"),
         absent={
+            f"{_METADATA}.InstanceGroup.AmiOverride": "An event of a software update names the release in its description.",
             **dict.fromkeys(under(f"{_METADATA}.Cluster", "EksRoleAccessEntries", "SlrAccessEntry"), "There is no IAM here."),
             **dict.fromkeys(
                 under(

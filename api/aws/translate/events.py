@@ -71,5 +71,5 @@ def _metadata(event: Event) -> dict[str, Any]:
         counts = {wire: event.details.get(name) for name, wire in COUNTS.items()}
         return {"InstanceGroupScaling": {**counts, "FailureMessage": failure}}
     if event.about == About.GROUP:
-        return {"InstanceGroup": {"FailureMessage": failure, "AmiOverride": event.details.get("image_id")}}
+        return {"InstanceGroup": {"FailureMessage": failure}}
     return {"Cluster": {"FailureMessage": failure}}

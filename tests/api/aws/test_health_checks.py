@@ -14,6 +14,7 @@ from models.job.states import JobState
 from models.node.states import NodeState
 from models.notify import NUDGE
 from models.session import unit_of_work
+from tests.api.installed import needs
 from tests.api.serving import group
 from tests.workers.small_plane import SmallPlane, TestClock
 
@@ -22,6 +23,7 @@ STRESS = {"InstanceGroupName": "workers", "DeepHealthChecks": ["InstanceStress"]
 
 @pytest.fixture
 def plane(server, sessions, listen) -> SmallPlane:
+    needs("ListClusterOperations")
     return SmallPlane(sessions, listen(NUDGE), clock=TestClock(WallClock().now()))
 
 

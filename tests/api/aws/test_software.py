@@ -18,6 +18,7 @@ from models.job.states import JobState
 from models.node.states import NodeState
 from models.notify import NUDGE
 from models.session import unit_of_work
+from tests.api.installed import needs
 from tests.api.serving import KEY_ID, SECRET, Server, group
 from tests.workers.small_plane import SmallPlane, TestClock
 from workers.patches import start_due
@@ -58,6 +59,7 @@ class Stage:
 
 @pytest.fixture
 def stage(server: Server, sessions, listen, sagemaker, monkeypatch) -> Stage:
+    needs("ListClusterOperations")  # as old as the members that tell of releases
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
@@ -281,3 +283,17 @@ def test_patching_when_idle_spares_the_nodes_that_train_and_keeps_new_work_away(
     assert stage.plane.job_state(job_id) is JobState.TRAINING
     assert (stage.plane.node(busy).image, stage.plane.node(busy).held_for) == (VERSION, None)
     assert stage.group()["SoftwareUpdateStatus"] == "Succeeded"
+
+
+def test_hosts_that_are_not_to_be_had_hold_no_update_up_and_start_from_the_new_release_later(stage):
+    stage.plane.provider.capacity = 3
+    stage.sagemaker.update_cluster(ClusterName="c1", InstanceGroups=[group("workers", 3)])
+    stage.plane.run(5)
+    (missing,) = [node for node in stage.plane.nodes(stage.cluster_id) if node.state is NodeState.REQUESTED]
+    stage.update(InstanceGroups=[{"InstanceGroupName": "workers"}])
+    stage.until_in_service()
+    assert stage.group()["SoftwareUpdateStatus"] == "Succeeded"
+    stage.plane.provider.capacity = 4
+    stage.plane.run_until(lambda: stage.plane.states()["node"] == ["ready"] * 4)
+    assert stage.images() == [VERSION, NEWER, NEWER, NEWER]
+    assert missing.logical_id in {node.logical_id for node in stage.plane.nodes(stage.cluster_id)}
