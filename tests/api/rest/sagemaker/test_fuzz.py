@@ -27,6 +27,9 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from api.openapi import control_plane
+from models.cluster.queries import find
+from models.session import Sessions, unit_of_work
+from tests import rows
 from tests.api.serving import TOKEN, Server, group
 
 CHECKS: Final = [
@@ -46,21 +49,28 @@ SHAPES: Final = ("free", "named", "broken", "broken and named")
 
 
 @pytest.fixture
-def names(server: Server) -> dict[str, str]:
+def names(server: Server, sessions: Sessions) -> dict[str, str]:
     """Of resources that exist, by the parameters that name them."""
     client = requests.Session()
     client.headers["authorization"] = f"Bearer {TOKEN}"
 
-    def post(path: str, body: dict[str, Any]) -> dict[str, Any]:
-        answer = client.post(f"{server.url}{path}", json=body, timeout=20)
+    def ask(method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        answer = client.request(method, f"{server.url}{path}", json=body, timeout=20)
         assert answer.status_code in {200, 201}, answer.text
         return answer.json()
 
-    post("/v1/clusters", {"ClusterName": "fuzz", "NodeProvisioningMode": "Continuous", "InstanceGroups": [group()]})
-    arn = client.get(f"{server.url}/v1/clusters/fuzz", timeout=20).json()["ClusterArn"]
-    job = post("/v1/jobs", {"name": "fuzz", "cluster": "fuzz", "command": ["python"], "working_dir": "/", "replicas": 1})
+    wish = {"ClusterName": "fuzz", "NodeProvisioningMode": "Continuous", "InstanceGroups": [group()]}
+    arn = ask("POST", "/v1/clusters", wish)["ClusterArn"]
+    with unit_of_work(sessions) as session:
+        node = rows.node(session, find(session, "fuzz"))
+        found = {"NodeId": str(node.instance_id), "NodeLogicalId": str(node.logical_id)}
+    job = ask("POST", "/v1/jobs", {"name": "fuzz", "cluster": "fuzz", "command": ["python"], "working_dir": "/", "replicas": 1})
+    config = {"Name": "fuzz", "ClusterArn": arn, "SchedulerConfig": {"PriorityClasses": [{"Name": "a", "Weight": 1}]}}
+    scheduler = ask("POST", "/v1/scheduler-configs", config)["ClusterSchedulerConfigId"]
+    event = ask("GET", "/v1/clusters/fuzz/events")["Events"][0]["EventId"]
     client.close()
-    return {"ClusterName": "fuzz", "ClusterArn": arn, "ResourceArn": arn, "job_id": job["JobId"], "cluster": "fuzz"}
+    of_cluster = {"ClusterName": "fuzz", "ClusterArn": arn, "ResourceArn": arn, "cluster": "fuzz", "EventId": event}
+    return found | of_cluster | {"job_id": job["JobId"], "ClusterSchedulerConfigId": scheduler}
 
 
 def operations() -> Iterator[Any]:
