@@ -14,6 +14,7 @@ from collections.abc import Callable
 from agent.client import ControlPlane
 from agent.faults import Faults
 from agent.health.examiner import Examiner
+from agent.health.limits import Limits
 from agent.identity import Identity
 from agent.lifecycle import Lifecycle
 from agent.logs import Logs
@@ -35,6 +36,7 @@ def main() -> int:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
         settings = Settings.from_environment()
+        Limits.read(os.environ)
     except SettingsError as error:
         sys.stderr.write(f"agent: {error}\n")
         return 2

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Self
+
+from agent.settings import SettingsError
 
 PREFIX = "EVERSTEP_HEALTH_"
 
@@ -33,10 +36,22 @@ class Limits:
 
     @classmethod
     def read(cls, variables: Mapping[str, str]) -> Self:
-        """``EVERSTEP_HEALTH_STRESS_S`` etc.; what cannot be read as a number keeps its default."""
+        """``EVERSTEP_HEALTH_STRESS_S`` etc. Raises SettingsError."""
         given = {}
         for spec in fields(cls):
-            text = variables.get(f"{PREFIX}{spec.name.upper()}", "")
-            if text.replace(".", "", 1).isdigit():
-                given[spec.name] = float(text)
+            name = f"{PREFIX}{spec.name.upper()}"
+            text = variables.get(name)
+            if text:
+                given[spec.name] = _positive(name, text)
         return cls(**given)
+
+
+def _positive(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        message = f"{name} is {text!r}; it must be a number above 0"
+        raise SettingsError(message)
+    return value

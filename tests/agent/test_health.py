@@ -17,6 +17,7 @@ import pytest
 from agent.health import links, stress
 from agent.health.examiner import Examiner
 from agent.health.limits import Limits
+from agent.settings import SettingsError
 from everstep.examination import Check, HealthReport, Peer, Team, Verdict
 from everstep.protocol import Report
 
@@ -202,6 +203,8 @@ def _until(claim: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_limits_are_read_from_the_environment_and_nonsense_keeps_the_default():
-    read = Limits.read({"EVERSTEP_HEALTH_STRESS_S": "2.5", "EVERSTEP_HEALTH_LINK_MS": "soon"})
-    assert read == Limits(stress_s=2.5)
+def test_limits_are_read_from_the_environment_and_nonsense_is_refused_by_name():
+    assert Limits.read({"EVERSTEP_HEALTH_STRESS_S": "2.5", "EVERSTEP_HEALTH_LINK_MS": ""}) == Limits(stress_s=2.5)
+    for nonsense in ("soon", "nan", "0", "-1", "inf"):
+        with pytest.raises(SettingsError, match="EVERSTEP_HEALTH_LINK_MS is"):
+            Limits.read({"EVERSTEP_HEALTH_LINK_MS": nonsense})
