@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from api.aws.translate.groups import read_groups, write_group
-from api.aws.translate.states import CLUSTER_STATUS
+from api.aws.translate.states import CLUSTER_STATUS, write_freshness
 from api.aws.translate.tags import read_tags
 from api.aws.translate.times import read_after, read_before
 from api.operations.clusters import ClusterChange, ClusterListing, ClusterRow, ClusterView
@@ -107,7 +107,7 @@ def write_listing(views: Sequence[ClusterRow]) -> dict[str, Any]:
                 "ClusterName": view.cluster.name,
                 "CreationTime": view.cluster.created_at,
                 "ClusterStatus": CLUSTER_STATUS[view.cluster.state],
-                "ImageVersionStatus": view.freshness,
+                "ImageVersionStatus": write_freshness(view.freshness),
             }
             for view in views
         ]

@@ -8,7 +8,7 @@ from typing import Any
 from api.aws.translate.clusters import read_cut
 from api.aws.translate.groups import write_kubernetes
 from api.aws.translate.software import write_node_software
-from api.aws.translate.states import FAILING, FAILURE, HELD, NODE_STATUS
+from api.aws.translate.states import FAILING, FAILURE, HELD, NODE_STATUS, write_freshness
 from api.aws.translate.times import read_after, read_before
 from api.operations.nodes import NodeChoice, NodeListing, NodeRow, NodeView
 from models.errors import Invalid
@@ -55,7 +55,7 @@ def write_listing(rows: Sequence[NodeRow], members: Mapping[str, Any]) -> dict[s
                 "LastSoftwareUpdateTime": row.node.software_at,
                 "InstanceStatus": _write_status(row.node),
                 "CurrentImageReleaseVersion": row.node.image,
-                "ImageVersionStatus": row.freshness,
+                "ImageVersionStatus": write_freshness(row.freshness),
             }
             for row in rows
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from api.aws.translate.states import write_freshness
 from api.operations.software import SoftwareWish
 from models.cluster.seen import SeenGroup
 from models.image.queries import Releases
@@ -36,7 +37,7 @@ def write_group_software(group: SeenGroup, known: Releases, update: GroupUpdate 
     shown: dict[str, Any] = {
         **_images(known, "Current", group.image),
         **_images(known, "Desired", group.image_wanted),
-        "ImageVersionStatus": known.freshness(group.image),
+        "ImageVersionStatus": write_freshness(known.freshness(group.image)),
     }
     if update is None:
         return shown
@@ -52,7 +53,7 @@ def write_node_software(node: Node, wanted: str | None, known: Releases) -> dict
     return {
         **_images(known, "Current", node.image),
         **_images(known, "Desired", wanted),
-        "ImageVersionStatus": known.freshness(node.image),
+        "ImageVersionStatus": write_freshness(known.freshness(node.image)),
         "LastSoftwareUpdateTime": node.software_at,
     }
 

@@ -9,6 +9,7 @@ from botocore.model import StringShape
 from api.aws.schema import sagemaker
 from models.cluster.states import ClusterState, GroupState
 from models.health.changes import EXAMINED, UNFIT
+from models.image.states import Freshness
 from models.node.states import NodeState
 from models.operation.states import OperationState
 
@@ -35,9 +36,9 @@ GROUP_STATUS: Final[dict[GroupState, str | None]] = {
 }
 
 
-def _if_known(word: str, instead: str) -> str:
+def _if_known(word: str, instead: str, shape: str = "ClusterInstanceStatus") -> str:
     """Clients of an older model would not know the word."""
-    return word if word in cast("StringShape", sagemaker().shape_for("ClusterInstanceStatus")).enum else instead
+    return word if word in cast("StringShape", sagemaker().shape_for(shape)).enum else instead
 
 
 NODE_STATUS: Final[dict[NodeState, str]] = {
@@ -71,3 +72,11 @@ FAILING: Final = (NodeState.RELEASING, NodeState.REQUESTED)
 SERVING: Final = (GroupState.IN_SERVICE, GroupState.DEGRADED)
 SCALING: Final = (GroupState.CREATING, GroupState.UPDATING)
 """Groups on their way to a new target; a continuous cluster shows this as an active operation."""
+
+FRESHNESS: Final[dict[Freshness, str]] = {
+    freshness: _if_known(freshness, Freshness.UPDATE_AVAILABLE, "ClusterImageVersionStatus") for freshness in Freshness
+}
+
+
+def write_freshness(freshness: Freshness | None) -> str | None:
+    return None if freshness is None else FRESHNESS[freshness]
