@@ -16,13 +16,18 @@ _LISTED = (
     ("ix_node_listed", "node", ["cluster_id", "created_at", "id"], "state <> 'gone'"),
     ("ix_node_listed_by_group", "node", ["cluster_id", sa.text('group_name COLLATE "C"'), "id"], "state <> 'gone'"),
 )
+_REPLACED = (("ix_cluster_created_at", "cluster"), ("ix_node_created_at", "node"))
 
 
 def upgrade() -> None:
+    for name, table in _REPLACED:
+        op.drop_index(name, table_name=table)
     for name, table, columns, live in _LISTED:
         op.create_index(name, table, columns, postgresql_where=sa.text(live))
 
 
 def downgrade() -> None:
+    for name, table in _REPLACED:
+        op.create_index(name, table, ["created_at"])
     for name, table, _, _ in _LISTED:
         op.drop_index(name, table_name=table)

@@ -37,7 +37,7 @@ class Cluster(Leased, Versioned, Timed, Base):
     settings: Mapped[dict[str, Any]]
     is_continuous: Mapped[bool]
     failure_message: Mapped[str | None]
-    created_at: Mapped[datetime] = mapped_column(index=True)
+    created_at: Mapped[datetime]
 
     @property
     def zone(self) -> str:

@@ -63,7 +63,7 @@ class Node(Leased, Versioned, Timed, Base):
     last_seen: Mapped[datetime | None]
     beat_sequence: Mapped[int] = mapped_column(default=-1)
     stream_lost_at: Mapped[datetime | None]
-    created_at: Mapped[datetime] = mapped_column(index=True)
+    created_at: Mapped[datetime]
     launched_at: Mapped[datetime | None]
     operation_id: Mapped[OperationId | None] = mapped_column(index=True)
     held_for: Mapped[str | None]
