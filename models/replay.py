@@ -17,7 +17,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from models.base import Base
 from models.errors import Invalid
-from models.text import dumps
+from models.text import dumps, storable
 
 KEEP: Final = timedelta(hours=8)
 """How long a token is good for, as SageMaker documents it for client tokens."""
@@ -45,8 +45,10 @@ def recall(
     Nobody else is answered for this token until the caller's transaction ends.
 
     Raises:
-        Invalid: the token came with another request.
+        Invalid: the token came with another request, or holds what cannot be stored.
     """
+    if storable(token) != token:
+        raise Invalid(message="A token must not hold U+0000 or half of a surrogate pair.")
     session.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(f"replay\x1f{scope}\x1f{token}", 0))))
     kept = session.get(Replay, (scope, token), populate_existing=True)
     if kept is None or kept.at <= now - keep:

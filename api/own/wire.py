@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema, field_validator
 from pydantic.alias_generators import to_pascal
 from starlette.responses import Response
+
+from models.text import storable
 
 
 class Wire(BaseModel):
@@ -17,9 +20,28 @@ class Wire(BaseModel):
 
 
 class Asked(Wire):
-    """What an operation takes. A member that it does not know is refused, never dropped."""
+    """What an operation takes. A member that it does not know is refused, never dropped; so is text that no database keeps as it is."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _can_be_stored(cls, value: Any) -> Any:
+        if not _is_storable(value):
+            message = "text must not hold U+0000 or half of a surrogate pair"
+            raise ValueError(message)
+        return value
+
+
+def _is_storable(value: Any) -> bool:
+    match value:
+        case str():
+            return storable(value) == value
+        case Mapping():
+            return all(_is_storable(part) for pair in value.items() for part in pair)
+        case list() | tuple():
+            return all(map(_is_storable, value))
+    return True
 
 
 ClientToken = Annotated[

@@ -28,6 +28,12 @@ def test_a_token_is_good_for_one_request_only(session: Session) -> None:
         recall(session, "caller add", "t-1", REQUEST | {"ClusterName": "c2"}, now=rows.NOW)
 
 
+@pytest.mark.parametrize("token", ["a\x00b", "a\ud800"])
+def test_a_token_that_cannot_be_stored_is_refused(session: Session, token: str) -> None:
+    with pytest.raises(Invalid, match="must not hold"):
+        recall(session, "caller add", token, REQUEST, now=rows.NOW)
+
+
 def test_another_scope_may_use_the_same_token(session: Session) -> None:
     remember(session, "caller add", "t-1", REQUEST, ANSWER, now=rows.NOW)
     assert recall(session, "another add", "t-1", {}, now=rows.NOW) is None
