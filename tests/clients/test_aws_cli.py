@@ -162,6 +162,7 @@ def _is_changed_and_deleted(ask: Story, sessions: Sessions, arn: str) -> None:
     assert "ClusterArn" in ask("StartClusterHealthCheck", ClusterName="c3", DeepHealthCheckConfigurations=[check])
     gone = ask.aws.call("DescribeCluster", {"ClusterName": "c2"})
     assert (gone.status, gone.code) == (SERVICE_REFUSED, "ResourceNotFound")
+    assert "does not exist" in gone.complaint
 
 
 def test_the_command_line_pages_by_itself_and_resumes_where_it_was_told_to_stop(aws: Aws):
