@@ -24,7 +24,7 @@ class FaultWanted(Asked):
 
     kind: Annotated[str, StringConstraints(min_length=1, max_length=64)]
     target: Annotated[str, StringConstraints(min_length=1, max_length=256)]
-    seconds: Annotated[float, Field(gt=0, le=86_400)] | None = None
+    seconds: Annotated[float, Field(ge=0.001, le=86_400)] | None = None
     client_token: ClientToken = None
 
 

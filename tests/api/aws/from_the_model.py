@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import string
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -109,7 +110,7 @@ _VALUES: dict[str, Any] = {
 
 
 def _bounds(shape: Any, span: int) -> tuple[int, int]:
-    least = int(shape.metadata.get("min", 0))
+    least = math.ceil(shape.metadata.get("min", 0))
     return least, min(int(shape.metadata.get("max", least + span)), least + span)
 
 
