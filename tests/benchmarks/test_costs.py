@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]
 
 
 def test_a_description_costs_a_third_of_moto_s_at_most() -> None:
-    found = describe.cost(calls=1000)
+    found = describe.cost(calls=1500)
     for size in found:
         print(describe.tell(size, found[size]))
     assert {size: told["ratio"] for size, told in found.items() if told["ratio"] > describe.MOST_OF_MOTO} == {}
