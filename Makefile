@@ -27,7 +27,8 @@ test: venv $(OLDEST) ## the whole default test suite; three at a time, because o
 test-botocore: venv ## the wire suite with the oldest botocore that is supported, and with the newest on the index
 	$(BIN)/python -m tests.clients.botocores oldest newest
 
-test-clients: venv $(CLIENTS) ## other people's clients, each in an environment of its own under .venv-clients
+test-clients: venv ## other people's clients, each in an environment of its own under .venv-clients
+	$(MAKE) --no-print-directory -j 2 $(CLIENTS)
 	$(BIN)/python -m pytest -m clients -n 2 --dist loadfile tests/clients $(PYTEST_ARGS)
 
 check: venv ## what CI runs besides the tests: lint, format, types, import contracts, architecture, generated files
