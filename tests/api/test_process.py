@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 
 from everstep.embedded.children import free_port
 from tests.api.serving import KEY_ID, NOWHERE, SECRET, TOKEN, Server, settings_for
@@ -60,11 +61,15 @@ def test_the_factory_serves_what_the_environment_configures_and_ends_when_asked(
     log = tmp_path / "api.log"
     with api_process(database_url, log) as (process, url):
         until_alive(url, process)
-        assert Server(url, settings_for(database_url)).client().list_clusters()["ClusterSummaries"] == []
+        client = Server(url, settings_for(database_url)).client()
+        assert client.list_clusters()["ClusterSummaries"] == []
+        with pytest.raises(client.exceptions.ResourceNotFound):
+            client.describe_cluster(ClusterName="nobody")
         process.send_signal(signal.SIGTERM)
         process.wait(10)
     said = log.read_text()
-    assert f"SageMaker.ListClusters by bootstrap ({KEY_ID}): 200" in said
+    assert f"SageMaker.DescribeCluster by bootstrap ({KEY_ID}): 400" in said
+    assert "ListClusters" not in said  # it only looked, and was answered
     assert "Traceback" not in said
     assert SECRET not in said
     assert TOKEN not in said
