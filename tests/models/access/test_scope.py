@@ -210,7 +210,7 @@ def test_no_statement_goes_past_the_rules(red: Session):
     assert red.scalar(every) == 3
 
 
-@pytest.mark.parametrize("mapped", [mapper.class_ for mapper in Base.registry.mappers], ids=lambda mapped: mapped.__name__)
+@pytest.mark.parametrize("mapped", sorted((mapper.class_ for mapper in Base.registry.mappers), key=lambda mapped: mapped.__name__))
 def test_it_is_said_of_every_table_whose_its_rows_are(mapped: type[Any]):
     for to_write in (False, True):
         scope.rule_of(mapped, "red", to_write=to_write)
