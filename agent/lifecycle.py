@@ -89,7 +89,7 @@ class Lifecycle:
             if report.exit_code != 0:
                 break
         if report.exit_code == 0:
-            report = replace(report, script=None, seconds=round(self.clock() - began, 3))
+            report = replace(report, seconds=round(self.clock() - began, 3))
         self._keep(_Kept(report=report.to_wire()))
         return report
 

@@ -232,7 +232,7 @@ class FailedReport(Wire):
 class LifecycleReport(Wire):
     """A lifecycle script has ended (or there was none, ``exit_code`` 0). ``tail`` holds the end of its output.
 
-    Unless ``is_final``, this was one try, from 1, of several; ``script`` is None in the last word about all of them when they succeeded.
+    Unless ``is_final``, this was one try, from 1, of several. ``script`` is the one that ended last, None if there was none to run.
     """
 
     exit_code: int

@@ -276,7 +276,7 @@ def report_lifecycle(
 ) -> None:
     """A try of a lifecycle script has ended or, ``is_final``, all of them have; exit code and the end of its log are kept for people.
 
-    Once they have succeeded, that is final.
+    Once they have succeeded, that is final. Without a script there was nothing to run, and nothing is told of it.
     """
     if node.lifecycle_done or node.state in RESTARTING:
         return  # an agent of the start before it knows nothing of the scripts that are to run again
@@ -287,7 +287,8 @@ def report_lifecycle(
         node.message = f"{which} failed with exit code {exit_code}{tries}: {tail[-500:].strip()}"
     text_ = str(node.message) if has_failed else "Lifecycle script execution succeeded."
     name = "lifecycle failed" if has_failed else "lifecycle succeeded"
-    record(session, node, name, text_, now, level=Level.ERROR if has_failed else Level.INFO)
+    if has_failed or script is not None:
+        record(session, node, name, text_, now, level=Level.ERROR if has_failed else Level.INFO)
     if is_final:
         node.lifecycle_done = not has_failed
         node.facts = {**node.facts, "lifecycle_exit_code": exit_code}
