@@ -20,7 +20,7 @@ from api.own.kinds import Own
 from api.own.table import OWN
 from models import errors as domain
 
-VERSION: Final = "2026-12-01"
+VERSION: Final = "2026-11-30"
 FOLDER: Final = Path(__file__).parents[2] / "everstep" / "service_models" / "everstep" / VERSION
 METADATA: Final = {
     "apiVersion": VERSION,
