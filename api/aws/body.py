@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any, NoReturn
+import re
+from typing import Any, Final, NoReturn
+
+_HALF_A_PAIR: Final = re.compile("[\ud800-\udfff]")
 
 
 class Unreadable(Exception):
@@ -39,7 +42,7 @@ def json_type(value: Any) -> str:
 
 def is_storable(text: str) -> bool:
     """Postgres stores no NUL and no half of a surrogate pair; JSON can carry both."""
-    return "\x00" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
+    return "\x00" not in text and _HALF_A_PAIR.search(text) is None
 
 
 _NAMES: tuple[tuple[type | tuple[type, ...], str], ...] = (

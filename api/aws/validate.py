@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 from botocore.model import ListShape, MapShape, Shape, StructureShape
@@ -20,16 +21,23 @@ from api.aws.patterns import is_match
 
 _SHOWN = 256
 """Characters of a refused value that the message repeats."""
+_TOLD = 1000
+"""Violations that a message tells; of the rest, how many there are. A body has room for millions."""
+_UNTOLD = ""
+"""Stands for a violation that comes after so many others that nobody will read it."""
+_HINTED = 100
+"""Violations after which no unknown member's neighbours are looked for: that costs a thousand times what telling it does."""
 _INTEGER_BITS = {"integer": 31, "long": 63}
 
 
 class Violated(Exception):
-    """The request breaks constraints of the model; ``violations`` in the order of the model's members."""
+    """The request breaks constraints of the model; ``violations`` in the order of the model's members, the first thousand of them."""
 
     def __init__(self, violations: list[str]) -> None:
-        self.violations = tuple(violations)
+        self.violations = tuple(violations[:_TOLD])
         count = len(violations)
-        super().__init__(f"{count} validation error{'' if count == 1 else 's'} detected: {'; '.join(violations)}")
+        told = [*self.violations, *([f"and {count - _TOLD} more"] if count > _TOLD else [])]
+        super().__init__(f"{count} validation error{'' if count == 1 else 's'} detected: {'; '.join(told)}")
 
 
 def read_members(shape: StructureShape | None, wire: dict[str, Any]) -> dict[str, Any]:
@@ -66,7 +74,10 @@ def _structure(shape: StructureShape, value: Any, path: str, violations: list[st
             members[name] = _read(member, given[name], below(path, name), violations)
         elif name in required:
             violations.append(violation(None, below(path, name), "Member must not be null"))
-    violations += [_unknown(shape, name, given[name], path) for name in given if name not in shape.members]
+    unknown = [name for name in given if name not in shape.members]
+    for name in unknown[:_TOLD]:
+        violations.append(_unknown(shape, name, given[name], path, has_hint=len(violations) < _HINTED))
+    violations += [_UNTOLD] * (len(unknown) - _TOLD)
     if shape.is_tagged_union and len(given) != 1:
         names = ", ".join(shape.members)
         violations.append(violation(value, path, f"Member must have exactly one of its members set: [{names}]"))
@@ -74,10 +85,11 @@ def _structure(shape: StructureShape, value: Any, path: str, violations: list[st
 
 
 def _list(shape: ListShape, value: Any, path: str, violations: list[str]) -> list[Any]:
+    """What is beyond the maximum is refused unread: each item may break more constraints than it has letters."""
     items = _expect(value, list, path)
     _check_length(shape, items, path, violations)
     read = []
-    for place, item in enumerate(items, start=1):
+    for place, item in enumerate(islice(items, shape.metadata.get("max")), start=1):
         where = f"{path}.{place}.member"
         if item is None:
             violations.append(violation(None, where, "Member must not be null"))
@@ -87,20 +99,20 @@ def _list(shape: ListShape, value: Any, path: str, violations: list[str]) -> lis
 
 
 def _map(shape: MapShape, value: Any, path: str, violations: list[str]) -> dict[str, Any]:
+    """Of its keys all that is wrong is one violation, which shows the map once. What is beyond the maximum is refused unread."""
     entries = _expect(value, dict, path)
     _check_length(shape, entries, path, violations)
-    read = {}
-    for key, item in entries.items():
-        broken: list[str] = []
+    read, broken = {}, []
+    for key, item in islice(entries.items(), shape.metadata.get("max")):
         _read(shape.key, key, path, broken)
-        if broken:
-            constraints = ", ".join(text.partition("constraint: ")[2] for text in broken)
-            violations.append(violation(value, path, f"Map keys must satisfy constraint: [{constraints}]"))
         where = f"{path}.{key}.member"
         if item is None:
             violations.append(violation(None, where, "Member must not be null"))
         else:
             read[key] = _read(shape.value, item, where, violations)
+    if broken:
+        constraints = ", ".join(dict.fromkeys(text.rpartition(" failed to satisfy constraint: ")[2] for text in broken))
+        violations.append(violation(value, path, f"Map keys must satisfy constraint: [{constraints}]"))
     return read
 
 
@@ -214,8 +226,8 @@ def _check_range(shape: Shape, value: float, path: str, violations: list[str]) -
         violations.append(violation(value, path, f"Member must have value less than or equal to {most}"))
 
 
-def _unknown(shape: StructureShape, name: str, value: Any, path: str) -> str:
-    near = difflib.get_close_matches(name, shape.members, n=1)
+def _unknown(shape: StructureShape, name: str, value: Any, path: str, *, has_hint: bool) -> str:
+    near = difflib.get_close_matches(name, shape.members, n=1) if has_hint else []
     hint = f"; did you mean {near[0]}?" if near else ""
     return violation(value, below(path, name), f"Member must be one that {shape.name} has{hint}")
 
