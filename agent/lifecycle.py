@@ -19,7 +19,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from agent.processes import start_time
-from everstep.protocol import LifecycleReport
+from everstep.protocol import LifecycleReport, LifecycleStarted
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class _Kept:
     report: dict[str, object] | None = None
 
 
-Tell = Callable[[LifecycleReport], None]
+Tell = Callable[[LifecycleStarted | LifecycleReport], None]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Lifecycle:
     clock: Callable[[], float]
 
     async def run(self, course: Course, tell: Tell) -> LifecycleReport:
-        """Returns the last word; ``tell`` hears of every try that failed and is not the last.
+        """Returns the last word; ``tell`` hears of every try that begins, and of every one that failed and is not the last.
 
         Never raises: whatever goes wrong is the script's failure, with the reason in ``tail``.
         """
@@ -98,7 +98,7 @@ class Lifecycle:
         pause_s = course.pause_s * 2 ** (attempt - 1)
         while True:
             self._keep(_Kept(name, attempt))
-            report = await self._try(course, name, attempt, until)
+            report = await self._try(course, name, attempt, until, tell)
             if report.exit_code == 0 or attempt >= course.tries or self.clock() + pause_s >= until:
                 return report
             tell(replace(report, is_final=False))
@@ -106,10 +106,11 @@ class Lifecycle:
             attempt += 1
             pause_s *= 2
 
-    async def _try(self, course: Course, name: str, attempt: int, until: float) -> LifecycleReport:
+    async def _try(self, course: Course, name: str, attempt: int, until: float, tell: Tell) -> LifecycleReport:
         began = self.clock()
         try:
             folder = await asyncio.to_thread(self._fetch, course.uri, name)
+            tell(LifecycleStarted(name, attempt))
             code, tail = await self._execute(folder, name, attempt, max(0.0, until - self.clock()), course.limit_s)
         except CannotFetch as error:
             code, tail = _NOT_FOUND, str(error)

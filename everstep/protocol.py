@@ -229,6 +229,15 @@ class FailedReport(Wire):
 
 
 @dataclass(frozen=True)
+class LifecycleStarted(Wire):
+    """A lifecycle script was fetched and begins; ``attempt`` counts its tries from 1. An agent that comes back begins the same try again."""
+
+    script: str
+    attempt: int = 1
+    kind: str = "lifecycle-started"
+
+
+@dataclass(frozen=True)
 class LifecycleReport(Wire):
     """A lifecycle script has ended (or there was none, ``exit_code`` 0). ``tail`` holds the end of its output.
 
@@ -283,6 +292,7 @@ Report = (
     | ProgressReport
     | FinishedReport
     | FailedReport
+    | LifecycleStarted
     | LifecycleReport
     | LogReport
     | FaultReport
@@ -297,6 +307,7 @@ REPORTS: dict[str, type[Report]] = {
         ProgressReport,
         FinishedReport,
         FailedReport,
+        LifecycleStarted,
         LifecycleReport,
         LogReport,
         FaultReport,

@@ -37,6 +37,7 @@ AnyReport = Annotated[
     | Annotated[protocol.ProgressReport, Tag("progress")]
     | Annotated[protocol.FinishedReport, Tag("finished")]
     | Annotated[protocol.FailedReport, Tag("failed")]
+    | Annotated[protocol.LifecycleStarted, Tag("lifecycle-started")]
     | Annotated[protocol.LifecycleReport, Tag("lifecycle")]
     | Annotated[protocol.LogReport, Tag("log")]
     | Annotated[protocol.FaultReport, Tag("fault")]

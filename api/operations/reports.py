@@ -31,7 +31,7 @@ from models.job.table import Job, JobProcess
 from models.node import changes as node_changes
 from models.node.table import Node
 
-_OF_NODE = protocol.LifecycleReport | protocol.FaultReport | HealthReport
+_OF_NODE = protocol.LifecycleStarted | protocol.LifecycleReport | protocol.FaultReport | HealthReport
 """Reports that name no job."""
 
 log = logging.getLogger(__name__)
@@ -138,6 +138,10 @@ def _failed(session: Session, _: Node, report: protocol.FailedReport, now: datet
     job_reports.report_failed(session, report.process, traceback=traceback, now=now)
 
 
+def _lifecycle_started(session: Session, node: Node, report: protocol.LifecycleStarted, now: datetime) -> None:
+    node_changes.report_lifecycle_started(session, node, script=report.script, attempt=report.attempt, now=now)
+
+
 def _lifecycle(session: Session, node: Node, report: protocol.LifecycleReport, now: datetime) -> None:
     node_changes.report_lifecycle(
         session,
@@ -174,6 +178,7 @@ _TELL: dict[type[protocol.Report], Callable[[Session, Node, Any, datetime], None
     protocol.ProgressReport: _progress,
     protocol.FinishedReport: _finished,
     protocol.FailedReport: _failed,
+    protocol.LifecycleStarted: _lifecycle_started,
     protocol.LifecycleReport: _lifecycle,
     protocol.LogReport: _log,
     protocol.FaultReport: _fault,

@@ -263,6 +263,14 @@ def report_registered(session: Session, node: Node, arrival: Arrival, *, node_to
         wake(session, node, now=now)
 
 
+def report_lifecycle_started(session: Session, node: Node, *, script: str, attempt: int, now: datetime) -> None:
+    """The agent begins a try of a lifecycle script; nothing of the node changes."""
+    if node.lifecycle_done or node.state in RESTARTING:
+        return
+    tries = f" (try {attempt})" if attempt > 1 else ""
+    record(session, node, "lifecycle started", f"Lifecycle script {script} started{tries}.", now)
+
+
 def report_lifecycle(
     session: Session,
     node: Node,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agent.lifecycle import CannotFetch, Course, Lifecycle, stored_at
-from everstep.protocol import LifecycleReport
+from everstep.protocol import LifecycleReport, LifecycleStarted
 
 Put = Callable[..., Course]
 
@@ -42,7 +42,9 @@ def lifecycle(tmp_path: Path) -> Callable[..., Lifecycle]:
     return lifecycle
 
 
-def run(lifecycle: Lifecycle, course: Course, tell: Callable[[LifecycleReport], None] = lambda _: None) -> LifecycleReport:
+def run(
+    lifecycle: Lifecycle, course: Course, tell: Callable[[LifecycleStarted | LifecycleReport], None] = lambda _: None
+) -> LifecycleReport:
     return asyncio.run(lifecycle.run(course, tell))
 
 
@@ -121,13 +123,31 @@ echo try >> {runs}
 
 
 def test_a_script_that_fails_twice_is_tried_again_and_each_failure_is_told(lifecycle, put: Put, tmp_path: Path):
-    told: list[LifecycleReport] = []
+    told: list[LifecycleStarted | LifecycleReport] = []
     report = run(lifecycle(), put(FLAKY.format(runs=tmp_path / "runs"), tries=3, pause_s=0.05), told.append)
     assert (report.exit_code, report.is_final) == (0, True)
-    assert [(one.exit_code, one.attempt, one.is_final, one.tail) for one in told] == [
+    assert [(one.attempt, one.exit_code, one.is_final, one.tail) for one in told if isinstance(one, LifecycleReport)] == [
         (1, 1, False, "download failed\n"),
-        (1, 2, False, "download failed\n"),
+        (2, 1, False, "download failed\n"),
     ]
+
+
+def test_each_try_that_begins_is_told_before_its_end(lifecycle, put: Put, tmp_path: Path):
+    told: list[LifecycleStarted | LifecycleReport] = []
+    run(lifecycle(), put(FLAKY.format(runs=tmp_path / "runs"), tries=3, pause_s=0.05), told.append)
+    assert [(type(one), one.script, one.attempt) for one in told] == [
+        (LifecycleStarted, "on_create.sh", 1),
+        (LifecycleReport, "on_create.sh", 1),
+        (LifecycleStarted, "on_create.sh", 2),
+        (LifecycleReport, "on_create.sh", 2),
+        (LifecycleStarted, "on_create.sh", 3),
+    ]
+
+
+def test_a_script_that_is_not_there_is_not_told_to_begin(lifecycle, put: Put):
+    told: list[LifecycleStarted | LifecycleReport] = []
+    assert run(lifecycle(), replace(put("exit 0"), names=("missing.sh",)), told.append).exit_code == 127
+    assert told == []
 
 
 def test_a_script_that_always_fails_is_given_up_after_its_tries(lifecycle, put: Put, tmp_path: Path):

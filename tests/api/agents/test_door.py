@@ -6,12 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from api.agents import errors
 from api.operations import agents, reports
 from models import errors as domain
 from models.clock import WallClock
 from models.cluster.table import Cluster, InstanceGroup
+from models.events import Event
 from models.job.states import ProcessState
 from models.job.table import Job, JobProcess, Step
 from models.node import queries as nodes
@@ -163,7 +165,11 @@ def test_the_lifecycle_script_is_named_until_it_has_run(api: ThreadedApi, place:
         group.spec = group.spec | {"LifeCycleConfig": {"SourceS3Uri": "s3://b/scripts", "OnCreate": "on_create.sh"}}
     first = api.post("/agent/v1/register", place.registration()).json()
     assert (first["lifecycle_uri"], first["lifecycle_script"]) == ("s3://b/scripts", "on_create.sh")
-    tell(api, first["node_token"], {"kind": "lifecycle", "exit_code": 0, "seconds": 1.5})
+    tell(api, first["node_token"], {"kind": "lifecycle-started", "script": "on_create.sh"})
+    tell(api, first["node_token"], {"kind": "lifecycle", "exit_code": 0, "seconds": 1.5}, first=2)
+    with sessions() as session:
+        told = session.scalars(select(Event.description).where(Event.name == "lifecycle started")).all()
+    assert told == ["Lifecycle script on_create.sh started."]
     again = api.post("/agent/v1/register", place.registration(token=first["node_token"], boot="boot-b")).json()
     assert "lifecycle_uri" not in again
 

@@ -12,7 +12,7 @@ from models.clock import WallClock
 from models.cluster import queries as clusters
 from models.events import OF_CLUSTERS, Event
 from models.ids import InstanceId
-from models.node.changes import report_lifecycle, settle_launched, settle_wanted_node
+from models.node.changes import report_lifecycle, report_lifecycle_started, settle_launched, settle_wanted_node
 from models.operation.table import Operation
 from models.session import Sessions, unit_of_work
 from tests.api.aws.settling import as_it_comes_into_service
@@ -127,6 +127,7 @@ def test_an_event_in_detail_has_exactly_one_kind_of_metadata(sagemaker, sessions
         (wanted,) = clusters.groups(session, clusters.find(session, "c1").id)
         node = settle_wanted_node(session, wanted, now=WallClock().now())
         settle_launched(session, node, instance_id=InstanceId(f"i-{7:017x}"), address="127.77.0.7", now=WallClock().now())
+        report_lifecycle_started(session, node, script="on_create.sh", attempt=1, now=WallClock().now())
         report_lifecycle(session, node, exit_code=3, tail="no such disk", now=WallClock().now())
         logical_id = node.logical_id
     details = [
@@ -137,7 +138,8 @@ def test_an_event_in_detail_has_exactly_one_kind_of_metadata(sagemaker, sessions
     assert metadata[0] == {"Cluster": {}}
     assert {"InstanceGroupScaling": {"TargetCount": 2, "MinCount": 0}} in metadata
     of_node = [one for one in details if one["ResourceType"] == "Instance"]
-    failed = of_node[-1]
+    started, failed = of_node[-2:]
+    assert started["EventDetails"]["EventMetadata"] == {"Instance": {"LcsExecutionState": "Started", "NodeLogicalId": logical_id}}
     assert failed["EventDetails"]["EventMetadata"] == {
         "Instance": {"FailureMessage": failed["Description"], "LcsExecutionState": "Failed", "NodeLogicalId": logical_id}
     }

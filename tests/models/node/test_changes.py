@@ -123,6 +123,17 @@ def test_a_failed_lifecycle_script_leaves_its_last_words(session: Session) -> No
     assert "no such module" in node.message
 
 
+def test_the_beginning_of_a_lifecycle_script_is_told_once_a_try_and_changes_nothing(session: Session) -> None:
+    node = rows.node(session, rows.cluster(session), state=NodeState.CHECKING)
+    changes.report_lifecycle_started(session, node, script="on_create.sh", attempt=1, now=NOW)
+    changes.report_lifecycle_started(session, node, script="on_create.sh", attempt=2, now=NOW + SECOND)
+    changes.report_lifecycle(session, node, exit_code=0, tail="", script="on_create.sh", now=NOW + SECOND)
+    changes.report_lifecycle_started(session, node, script="on_create.sh", attempt=3, now=NOW + 2 * SECOND)
+    told = session.scalars(select(Event.description).where(Event.name == "lifecycle started").order_by(Event.sequence)).all()
+    assert told == ["Lifecycle script on_create.sh started.", "Lifecycle script on_create.sh started (try 2)."]
+    assert (node.state, node.message) == (NodeState.CHECKING, None)
+
+
 def test_a_lifecycle_script_that_has_succeeded_does_not_fail_later(session: Session) -> None:
     node = rows.node(session, rows.cluster(session), state=NodeState.CHECKING)
     changes.report_lifecycle(session, node, exit_code=0, tail="", now=NOW)
