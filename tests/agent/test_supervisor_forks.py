@@ -132,13 +132,11 @@ def test_a_zygote_that_was_killed_is_replaced_at_the_next_fork(tmp_path: Path) -
         await run(supervisor, reports, launch, "p-good")
         os.kill(parent("p-good"), signal.SIGKILL)
         await asyncio.sleep(0.3)  # until it is noticed: whoever is forked before that is started directly
-        began = time.monotonic()
         await run(supervisor, reports, launch, "p-good", "p-next")
-        assert time.monotonic() - began < 9.0, "not after the time-out of a fork"
 
     ends = on_a_node(tmp_path, scenario)
     assert ends["p-next"].exit_code == 0
-    assert parent("p-next") not in {parent("p-good"), os.getpid()}
+    assert parent("p-next") not in {parent("p-good"), os.getpid()}, "started directly: after the time-out of a fork"
 
 
 @pytest.mark.parametrize(("script", "folder"), [("no_script.py", "work"), ("script.py", "nowhere")])
