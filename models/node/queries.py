@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import collate, func, or_, select
+from sqlalchemy import and_, collate, func, or_, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session
 
@@ -50,6 +50,12 @@ def newest_of(session: Session, group_id: str, places: Sequence[str]) -> list[No
     newest = select(Node.id).where(Node.group_id == group_id, Node.logical_id.in_(places)).ext(distinct_on(Node.logical_id))
     ids = session.scalars(newest.order_by(Node.logical_id, Node.created_at.desc())).all()
     return list(session.scalars(locked(select(Node).where(Node.id.in_(ids)).order_by(Node.id))))
+
+
+def lock(session: Session, ids: Collection[str], *, groups: Collection[str], holder: str, places: Collection[str]) -> None:
+    """Locks these nodes, and those of the groups that are at one of the places or are held for the holder's sake: all in the order of their ids."""
+    of_groups = and_(Node.group_id.in_(groups), or_(Node.held_for == holder, Node.logical_id.in_(places)))
+    session.execute(locked(select(Node.id).where(or_(Node.id.in_(ids), of_groups)).order_by(Node.id)))
 
 
 def held_for(session: Session, group_id: str, holder: str) -> list[Node]:

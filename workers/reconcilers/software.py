@@ -36,7 +36,7 @@ class SoftwareReconciler:
         update = session.get(SoftwareUpdate, row_id)
         if update is None or update.ended_at is not None:
             return None
-        cluster = session.get_one(Cluster, update.cluster_id)
+        cluster = clusters.get(session, update.cluster_id, lock=True)  # what is concluded of its groups is written to them
         rows = queries.of_update(session, update.id)
         seen = _nodes_seen(session, cluster)
         named = {alarm["AlarmName"] for row in rows for alarm in row.deployment.get("AutoRollbackConfiguration", ())}
@@ -54,9 +54,10 @@ class SoftwareReconciler:
         raise NotImplementedError
 
     def settle(self, session: Session, row_id: str, results: tuple[plans.Action, ...], now: datetime) -> None:
-        """Locks the cluster, then its groups, then nodes by id."""
+        """The cluster is locked since it was observed; nodes are locked by id, whichever group they belong to."""
         update = session.get_one(SoftwareUpdate, row_id)
-        cluster = clusters.get(session, update.cluster_id, lock=True)
+        cluster = session.get_one(Cluster, update.cluster_id)
+        _lock_nodes(session, update, results)
         for action in results:
             if isinstance(action, plans.Close):
                 changes.settle_closed(session, cluster, update, why=action.why, now=now)
@@ -64,8 +65,16 @@ class SoftwareReconciler:
             group = clusters.group(session, action.group)
             row = queries.group_update(session, update.id, action.group)
             _write(session, update, group, row, action, now)
-        for action in sorted(results, key=_first_node):
+        for action in results:
             _write_nodes(session, update, action, now)
+
+
+def _lock_nodes(session: Session, update: SoftwareUpdate, results: tuple[plans.Action, ...]) -> None:
+    """Every node that one of the actions writes to: those that it names, and those that its group lets go or is through with."""
+    named = {node for action in results for node in getattr(action, "nodes", ())}
+    groups = {action.group for action in results if isinstance(action, plans.FinishBatch | plans.Skip | plans.TurnBack | plans.End)}
+    batch = {place for row in queries.of_update(session, update.id) if row.group_id in groups for place in row.batch}
+    nodes.lock(session, named, groups=groups, holder=update.id, places=batch)
 
 
 def _write(
@@ -127,10 +136,6 @@ def _let_go(
     for node in nodes.held_for(session, group.id, update.id):
         if places is None or node.logical_id in places:
             hold(session, node, None, now=now)
-
-
-def _first_node(action: plans.Action) -> str:
-    return min(getattr(action, "nodes", ()), default="")
 
 
 def _nodes_seen(session: Session, cluster: Cluster) -> dict[str, list[plans.NodeSeen]]:
