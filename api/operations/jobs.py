@@ -22,6 +22,7 @@ from models.job.states import ENDED, JobState
 from models.job.table import Generation, Job, JobProcess, ProcessLog, Step
 from models.node.table import Node
 from models.paging import Cut, Page, page
+from models.session import ACROSS_TEAMS
 
 KEY = "idempotency_key"
 """Where a submission's key lies in its job's ``spec``. It is no key of a job file, and is not shown."""
@@ -192,8 +193,10 @@ def _views(session: Session, jobs: Sequence[Job]) -> list[JobView]:
     }
     of_jobs = select(JobProcess).where(JobProcess.job_id.in_(ids)).order_by(JobProcess.created_at, JobProcess.id)
     processes = session.scalars(of_jobs).all()
-    nodes = session.execute(select(Node.id, Node.instance_id).where(Node.id.in_({process.node_id for process in processes})))
-    instances = {row.id: row.instance_id or row.id for row in nodes}
+    # A node may work for another team by now, and be hidden: that a process of this job has been there is the job's own past.
+    nodes = select(Node.id, Node.instance_id).where(Node.id.in_({process.node_id for process in processes}))
+    named = session.execute(nodes.execution_options(**{ACROSS_TEAMS: True}))
+    instances = {row.id: row.instance_id or row.id for row in named}
     return [
         JobView(
             job=job,

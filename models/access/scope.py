@@ -142,11 +142,10 @@ def _of_node(columns: Columns, team: str, to_write: bool) -> ColumnElement[bool]
 
 
 def _of_event(columns: Columns, team: str, to_write: bool) -> ColumnElement[bool]:
-    """Its team's calls; else what happened to clusters, jobs and nodes that it sees."""
+    """Its team's calls; else what happened to clusters, jobs and nodes that it sees, and to its jobs on whichever node."""
     is_call = columns("about") == About.CALL
-    seen = and_(
-        ~is_call, _of_cluster(columns, team, to_write), _of_job(columns, team, to_write), _is_free(columns("node_id"), team)
-    )
+    is_seen = or_(columns("job_id").is_not(None), _is_free(columns("node_id"), team))
+    seen = and_(~is_call, _of_cluster(columns, team, to_write), _of_job(columns, team, to_write), is_seen)
     return or_(seen, and_(is_call, func.jsonb_extract_path_text(columns("details"), "team") == team))
 
 

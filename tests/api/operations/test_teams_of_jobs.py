@@ -10,9 +10,15 @@ from sqlalchemy.orm import Session
 from api.auth import Caller
 from api.operations import jobs
 from api.operations.work import Work
-from api.own import job_file
+from api.own import job_file, job_shapes
+from models import events
+from models.access import scope
 from models.errors import Forbidden, Invalid
+from models.events import About, Level
+from models.job import changes as job_changes
+from models.job.states import ProcessState
 from models.job.table import Job
+from models.paging import Cut
 from tests import rows
 
 FILE = {"name": "gpt", "cluster": "c1", "command": ["python", "train.py"], "working_dir": "/work", "replicas": 1}
@@ -69,3 +75,25 @@ def test_a_repetition_finds_the_job_that_took_its_caller_s_team(session: Session
     rows.cluster(session)
     first = submit(session, of_file=None, of_caller="red", key="k1")
     assert submit(session, of_file=None, of_caller="red", key="k1").id == first.id
+
+
+def test_a_job_tells_of_its_processes_on_nodes_that_work_for_another_team_by_now(session: Session):
+    """The node is hidden from red then; that red's process was there is red's own past."""
+    shared = rows.cluster(session)
+    node = rows.node(session, shared)
+    theirs, ours = rows.job(session, shared, "theirs", team="blue"), rows.job(session, shared, "ours", team="red")
+    (before,) = job_changes.settle_processes(session, ours, [(node.id, 0)], now=rows.NOW)
+    rows.reach(session, before, ProcessState.READY)
+    job_changes.settle_generation(session, ours, [before], cause="start", evidence_at=None, now=rows.NOW)
+    rows.reach(session, before, ProcessState.EXITED)
+    told = {"about": About.JOB, "level": Level.INFO, "cluster_id": shared.id, "job_id": ours.id, "node_id": node.id}
+    events.record(session, "process ended", "It has ended.", **told, now=rows.NOW)
+    job_changes.settle_processes(session, theirs, [(node.id, 0)], now=rows.NOW)
+    session.flush()
+    scope.bind(session, "red")
+    view = jobs.show(session, ours.id)
+    assert job_shapes.full(view, jobs.generations(session, ours.id), now=rows.NOW).nodes == (node.instance_id,)
+    seen, logs = jobs.output(session, ours.id)
+    assert [job_shapes.log(process, kept, seen, lines=1).instance_id for process, kept in logs] == [node.instance_id]
+    assert [row.job.id for row in jobs.listing(session, jobs.JobFilter(), Cut(10)).rows] == [ours.id]
+    assert "process ended" in [event.name for event in jobs.history(session, ours.id, Cut(100)).rows]
