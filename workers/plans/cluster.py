@@ -105,7 +105,7 @@ def _roll_back(seen: ClusterSeen, why: str) -> tuple[Action, ...]:
 def _conclude(seen: ClusterSeen) -> list[Action]:
     """The cluster's own state, from its groups."""
     done = [FinishOperations("Every group is at its target.")] if seen.has_operation else []
-    is_reached = all(group.state is not GroupState.DELETING and group.is_at_target for group in seen.groups)
+    is_reached = all(group.state is not GroupState.DELETING and (group.is_at_target or _is_idle(group)) for group in seen.groups)
     if seen.is_continuous and seen.state in (ClusterState.CREATING, ClusterState.UPDATING, ClusterState.ROLLING_BACK):
         return _open(seen)
     if seen.state is ClusterState.IN_SERVICE:
@@ -119,6 +119,11 @@ def _conclude(seen: ClusterSeen) -> list[Action]:
             return [MoveCluster(ClusterState.IN_SERVICE, "The cluster is back at its former specification."), *done]
         return [MoveCluster(ClusterState.FAILED, seen.failure or "The creation was rolled back."), *done]
     return []
+
+
+def _is_idle(group: GroupSeen) -> bool:
+    """A failed group is left as it is, until something is asked of it: nobody waits for it."""
+    return group.state is GroupState.FAILED
 
 
 def _open(seen: ClusterSeen) -> list[Action]:

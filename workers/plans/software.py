@@ -20,8 +20,8 @@ from workers.plans.decision import Decision, soonest
 
 LOOK_AGAIN = timedelta(seconds=2)
 """How often a batch that is under way is looked at; nobody is woken by its nodes."""
-_TRIES_BACK = 3
-"""Hosts that may come to nothing in a row, at one place, while the group goes back: then something else is wrong than the release."""
+_TRIES = 3
+"""Hosts that may come to nothing in a row, at one place: then something else is wrong than the release, and nobody waits for the place."""
 _SERVING = (NodeState.READY, NodeState.SUSPECT)
 _GONE = (NodeState.RELEASING, NodeState.GONE)
 
@@ -42,6 +42,8 @@ class NodeSeen:
     is_wanted: bool = True
     is_busy: bool = False
     is_restarting: bool = False
+    is_moving: bool = False
+    """Asked to go to another group: it leaves this one, or stays if that is withdrawn."""
     is_obstructed: bool = False
     was_lost: bool = False
     failures: int = 0
@@ -53,6 +55,15 @@ class NodeSeen:
 
     def serves_on(self, image: str | None) -> bool:
         return self.state in _SERVING and self.is_wanted and not self.is_restarting and self.image == image
+
+    @property
+    def can_start(self) -> bool:
+        """Whether it can be told to start from another image."""
+        return self.state in _SERVING and self.is_wanted and not self.is_restarting and not self.is_moving
+
+    def is_left_to(self, image: str | None) -> bool:
+        """Whether there is no host for the place now, or none that lasts: the next one starts from this image, whenever that is."""
+        return self.image == image and (self.is_obstructed or self.failures >= _TRIES)
 
 
 @dataclass(frozen=True)
@@ -103,15 +114,11 @@ class GroupSeen:
 
     @property
     def left(self) -> tuple[NodeSeen, ...]:
-        """Those that are not at the goal, and are not to be left as they are.
-
-        One that is not to be had now will start from the goal, whenever that is.
-        """
+        """Those that are not at the goal, and are not to be left as they are."""
         return tuple(
             node
             for node in self.live
-            if not (node.serves_on(self.goal) or (node.is_obstructed and node.image == self.goal))
-            and node.place not in self.skipped
+            if not (node.serves_on(self.goal) or node.is_left_to(self.goal)) and node.place not in self.skipped
         )
 
     @property
@@ -272,13 +279,15 @@ def _step(group: GroupSeen, now: datetime) -> tuple[list[Action], timedelta | No
 def _of_batch(group: GroupSeen) -> list[Action]:
     """A batch under way: it ends when each of its places serves on the goal, has no node any more, or is left as it is."""
     here = [node for node in group.live if node.place in group.batch]
-    if group.is_going_back and any(node.failures >= _TRIES_BACK for node in here):
+    if group.is_going_back and any(node.failures >= _TRIES for node in here):
         return [End(group.id, UpdateState.FAILED, f"Its nodes fail on {group.image_from}, too: {_words(here)}")]
     kept = [node for node in here if node.state is NodeState.READY and not node.is_restarting and node.image != group.goal]
     if kept and not group.patching.is_forced:
         return [Skip(group.id, tuple(node.place for node in kept), "Their jobs did not leave in time.")]
-    if all(node.serves_on(group.goal) or node in kept for node in here):
-        return [FinishBatch(group.id, f"{len(here)} nodes serve on {group.goal}.")]
+    missed = [node for node in here if node.can_start and node.image != group.goal]
+    through = [node for node in here if node.serves_on(group.goal) or node.is_left_to(group.goal)]
+    if len(through) + len(missed) == len(here):  # a later batch takes those that could not be told when this one began
+        return [FinishBatch(group.id, f"{len(through)} nodes serve on {group.goal}, or will when there is a host for them.")]
     return []
 
 
@@ -295,7 +304,7 @@ def _finish(group: GroupSeen, rest: timedelta) -> tuple[list[Action], timedelta 
 
 
 def _next(group: GroupSeen, now: datetime) -> tuple[list[Action], timedelta | None]:
-    ready = [node for node in group.left if node.state in _SERVING and node.is_wanted and not node.is_restarting]
+    ready = [node for node in group.left if node.can_start]
     if group.patching.waits_for_idle and not group.is_going_back:
         ready, out = _idle(group, ready, now)
         if out:

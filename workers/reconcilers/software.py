@@ -107,7 +107,9 @@ def _write_nodes(session: Session, update: SoftwareUpdate, action: plans.Action,
     match action:
         case plans.Hold(nodes=ids):
             for node_id in sorted(ids):
-                hold(session, nodes.get(session, node_id, lock=True), update.id, now=now)
+                node = nodes.get(session, node_id, lock=True)
+                if node.held_for is None:  # who is kept from work for another reason stays so when the update is over
+                    hold(session, node, update.id, now=now)
         case plans.Renew(nodes=ids, why=why):
             for node_id in sorted(ids):
                 node = nodes.get(session, node_id, lock=True)
@@ -162,6 +164,7 @@ def _node_seen(node: Node, *, is_busy: bool, is_healed: bool) -> plans.NodeSeen:
         is_busy=is_busy,
         is_obstructed=node.state is NodeState.REQUESTED and node.facts.get("obstacle") is not None,
         is_restarting=node.restart is not None or node.state in RESTARTING,
+        is_moving=node.move_to is not None,
         was_lost=node.lost_because is not None and is_refilled,
         failures=failures,
         message=node.message,

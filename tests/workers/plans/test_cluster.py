@@ -260,3 +260,21 @@ def test_a_move_says_why():
     here.lose(here.nodes()[0])
     assert all(action.why for action in here.step())
     assert not any(isinstance(action, MoveCluster) for action in here.taken)
+
+
+@pytest.mark.parametrize("is_continuous", [False, True])
+@pytest.mark.parametrize("capacity", ["enough", "none"])
+def test_what_is_asked_of_one_group_ends_whatever_another_that_has_failed_lacks(is_continuous, capacity):
+    failed = group("failed", 2, nodes=(ready(1),), state=GroupState.FAILED, has_settled=True)
+    grown = group("grown", 2, nodes=(ready(2),), state=GroupState.UPDATING, has_settled=True, is_changed=True)
+    state = ClusterState.IN_SERVICE if is_continuous else ClusterState.UPDATING
+    here = world(failed, grown, state=state, is_continuous=is_continuous)
+    here.settled["grown"] = 1
+    if capacity == "none" and not is_continuous:
+        here.step()
+        (asked,) = (node for node in here.nodes() if node.state is NodeState.REQUESTED)
+        here.change_node(asked.id, obstacle="no capacity")
+    here.settle()
+    assert here.seen.state is ClusterState.IN_SERVICE
+    assert not here.seen.has_operation
+    assert here.group("failed").state is GroupState.FAILED

@@ -151,6 +151,46 @@ def test_hosts_that_nobody_has_got_yet_hold_nothing_up_and_are_asked_for_anew():
     assert only(group(nodes=(obstructed, node(1, "1.1.0")))).new is UpdateState.SUCCEEDED
 
 
+@pytest.mark.parametrize("state", [UpdateState.IN_PROGRESS, UpdateState.ROLLING_BACK])
+@pytest.mark.parametrize("batch", [frozenset(), frozenset({"p0", "p1"})])
+@pytest.mark.parametrize(
+    "place",
+    [
+        {"state": NodeState.REQUESTED, "is_obstructed": True},
+        {"state": NodeState.BOOTING, "failures": 3},
+        {"state": NodeState.RELEASING, "failures": 3, "was_lost": True, "is_wanted": False},
+    ],
+)
+def test_an_update_ends_though_hosts_of_one_place_are_not_to_be_had_or_come_to_nothing(state, batch, place):
+    seen = group(state=state, batch=batch)
+    seen = replace(seen, nodes=(node(0, seen.goal, **place), node(1, seen.goal)))
+    for _ in range(3):
+        action = only(seen)
+        if isinstance(action, End):
+            return
+        assert isinstance(action, FinishBatch | TurnBack)
+        if isinstance(action, TurnBack):
+            return  # a node of the batch that failed on the release
+        seen = replace(seen, batch=frozenset())
+    raise AssertionError(seen)
+
+
+@pytest.mark.parametrize("state", [NodeState.READY, NodeState.SUSPECT])
+def test_a_node_of_the_batch_that_was_not_told_comes_with_a_later_one(state):
+    seen = group(nodes=(node(0, "1.0.0", state), node(1, "1.1.0")), batch=frozenset({"p0", "p1"}))
+    assert isinstance(only(seen), FinishBatch)
+    assert only(replace(seen, batch=frozenset())).nodes == ("n0",)
+
+
+def test_a_node_that_is_to_move_is_waited_for_until_it_has_left_or_stays():
+    moving = node(0, is_moving=True)
+    for batch in (frozenset(), frozenset({"p0"})):
+        decision = plan(UpdateSeen((group(nodes=(moving, node(1, "1.1.0")), batch=batch),)), NOW)
+        assert (decision.actions, decision.again_in) == ((), plans.LOOK_AGAIN)
+    assert only(group(nodes=(replace(moving, is_moving=False), node(1, "1.1.0")))).nodes == ("n0",)
+    assert only(group(nodes=(node(1, "1.1.0"),))).new is UpdateState.SUCCEEDED
+
+
 def test_a_cluster_that_is_going_takes_its_update_with_it():
     actions = plan(UpdateSeen((group(),), cluster_is_going=True), NOW).actions
     assert [type(action) for action in actions] == [End, Close]
