@@ -7,7 +7,7 @@ because a few lines of them unfold to gigabytes; a date is not a string that hap
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 
@@ -37,6 +37,14 @@ class _Loader(yaml.SafeLoader):
             seen.add(key)
         return super().construct_mapping(node, deep)
 
+
+def _refuse_tag(_loader: _Loader, node: yaml.Node) -> NoReturn:
+    message = f"{node.tag.replace('tag:yaml.org,2002:', '!!')} is no value that JSON has{_at(node.start_mark)}"
+    raise yaml.YAMLError(message)
+
+
+for _tag in ("timestamp", "binary", "set", "omap", "pairs"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _refuse_tag)
 
 # Dates stay text: nothing in a job file is one, and 2026-01-01 may well be a name.
 _Loader.yaml_implicit_resolvers = {

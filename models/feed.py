@@ -9,6 +9,7 @@ A position holds for one database server: after a dump is restored into another 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -20,6 +21,7 @@ from models.events import About, Event
 from models.paging import Cut, Page, page
 
 _LAST: Final = 2**63 - 1
+_POSITION: Final = re.compile("([0-9]{1,19})-([0-9]{1,19})")
 
 
 class Position(NamedTuple):
@@ -34,10 +36,11 @@ class Position(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Position:
         """Raises Invalid."""
-        first, _, second = text.partition("-")
-        if not all(part.isascii() and part.isdigit() for part in (first, second)) or max(int(first), int(second)) > _LAST:
+        found = _POSITION.fullmatch(text)
+        position = cls(int(found[1]), int(found[2])) if found else None
+        if position is None or max(position) > _LAST:
             raise Invalid(message=f"'{text[:64]}' is no position: take one that an event has.")
-        return cls(int(first), int(second))
+        return position
 
 
 @dataclass(frozen=True)

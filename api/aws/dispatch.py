@@ -22,7 +22,7 @@ from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from api.auth import is_mutating
-from api.aws.body import read_object
+from api.aws.body import Unreadable, read_object
 from api.aws.errors import CRASH, UnknownOperation, code_of
 from api.aws.hands import Hands
 from api.aws.own import perform as perform_own
@@ -120,9 +120,11 @@ class Door:
         caller = authenticate_signature(services, request)
         known.caller = f"{caller.name} ({caller.key_id})"
         model, operation = self._find(target)
-        asked = read_object(request.body)
-        service = target.partition(".")[0].lower()
-        with work_of(services, caller, Call(service, model.name, asked, known.request_id)) as work:
+        asked = _asked(request.body)
+        call = Call(target.partition(".")[0].lower(), model.name, {} if isinstance(asked, Unreadable) else asked, known.request_id)
+        with work_of(services, caller, call) as work:
+            if isinstance(asked, Unreadable):
+                raise asked
             # Rendered before the commit: an answer that cannot be written takes its transaction with it.
             answer: dict[str, Any] = render(model.output_shape, operation(model, asked, work, self._tokens))
         return answer
@@ -174,6 +176,14 @@ def _of_ours(own: Own) -> Served:
         return perform_own(own, work, read_own(own, members), tokens).model_dump(by_alias=True)
 
     return serve
+
+
+def _asked(body: bytes) -> dict[str, Any] | Unreadable:
+    """That a body cannot be read is told only to who may call the operation, and is entered like any other refusal."""
+    try:
+        return read_object(body)
+    except Unreadable as error:
+        return error
 
 
 def _refuse(error: Exception, request_id: str, target: str) -> Response:

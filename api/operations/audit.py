@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 from typing import Any, Final
 
 from sqlalchemy import select
@@ -17,7 +18,7 @@ from models.paging import Cut, Page, page
 
 DONE: Final = "Done"
 """The outcome of a call that was carried out. Of others it is the name of their error."""
-_NAMING: Final = ("arn", "name", "id", "identifier", "arns", "names", "ids", "cluster")
+_NAMING: Final = ("arn", "name", "id", "identifier", "arns", "names", "ids", "cluster", "target", "version")
 _LONGEST: Final = 256
 _MOST: Final = 20
 
@@ -33,9 +34,11 @@ class Call:
 
     @property
     def named(self) -> dict[str, Any]:
-        """The ids, names and ARNs at the top of what was asked, and nothing else of it."""
-        found = {name: _told(value) for name, value in self.members.items() if name.lower().endswith(_NAMING)}
-        return {name: value for name, value in found.items() if value}
+        """The ids, names and ARNs at the top of what was asked, and nothing else of it. They may be of members that no operation has."""
+        found = {
+            name[:_LONGEST]: _told(value) for name, value in self.members.items() if name[-_LONGEST:].lower().endswith(_NAMING)
+        }
+        return dict(islice(((name, value) for name, value in found.items() if value), _MOST))
 
 
 def record_call(session: Session, caller: Caller, call: Call, *, outcome: str, now: datetime) -> None:

@@ -18,6 +18,7 @@ REMAINING: Final = "ratelimit-remaining"
 _PREFIX: Final = "/v1/"
 _LOOKS: Final = ("GET", "HEAD", "OPTIONS")
 _WRONG: Final = 400
+_CRASHED: Final = 500
 _KEY: Final = "everstep.request_id"
 
 log = logging.getLogger(__name__)
@@ -33,8 +34,9 @@ class Envelope:
         if scope["type"] != "http" or not scope["path"].startswith(_PREFIX):
             await self._app(scope, receive, send)
             return
-        request_id, started, status = new_request_id(), perf_counter(), 0
-        inside: Scope = {**scope, _KEY: request_id, "state": {**scope.get("state", {})}}
+        request_id, started, status = new_request_id(), perf_counter(), _CRASHED
+        scope[_KEY] = request_id  # also for whoever answers a crash, which is not told in here
+        inside: Scope = {**scope, "state": {**scope.get("state", {})}}
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
@@ -47,7 +49,7 @@ class Envelope:
             await self._app(inside, receive, send_with_id)
         finally:
             took_ms = (perf_counter() - started) * 1000
-            level = logging.DEBUG if scope["method"] in _LOOKS and 0 < status < _WRONG else logging.INFO
+            level = logging.DEBUG if scope["method"] in _LOOKS and status < _WRONG else logging.INFO
             log.log(level, "%s %s %s: %d in %.1f ms", request_id, scope["method"], scope["path"], status, took_ms)
 
 

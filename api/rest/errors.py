@@ -23,6 +23,8 @@ from api.aws.validate import Violated
 from api.deps import TooLarge
 from api.limits import Throttled
 from api.rest.conditions import PreconditionFailed, Unmodified, tag
+from api.rest.envelope import HEADER as REQUEST_ID
+from api.rest.envelope import request_id_of
 from api.rest.follow import TooManyFollowers
 from models import errors as domain
 
@@ -37,6 +39,7 @@ STATUSES: dict[type[Exception], HTTPStatus] = {
     domain.Taken: HTTPStatus.CONFLICT,
     domain.Outdated: HTTPStatus.CONFLICT,
     domain.InTransition: HTTPStatus.CONFLICT,
+    domain.Leaving: HTTPStatus.CONFLICT,
     domain.InUse: HTTPStatus.CONFLICT,
     domain.IllegalMove: HTTPStatus.CONFLICT,
     domain.Immutable: HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -112,7 +115,7 @@ def _refuse_members(_request: Request, error: Exception) -> JSONResponse:
 def _violation(text: str) -> dict[str, str]:
     value_and_path, _, constraint = text.rpartition(" failed to satisfy constraint: ")
     path = re.sub(
-        r"\.(\d+)\.member(?=\.|$)", lambda found: f"[{int(found[1]) - 1}]", value_and_path.rpartition(" at ")[2].strip("'")
+        r"\.([0-9]{1,9})\.member(?=\.|$)", lambda found: f"[{int(found[1]) - 1}]", value_and_path.rpartition(" at ")[2].strip("'")
     )
     return {"member": ".".join(step[:1].upper() + step[1:] for step in path.split(".")), "message": constraint}
 
@@ -137,10 +140,10 @@ def _hint(request: Request) -> str:
     return "There is no such path; /openapi.json describes those that there are."
 
 
-def _crash(_request: Request, error: Exception) -> JSONResponse:
-    """The server logs the traceback; the caller learns no more than that."""
+def _crash(request: Request, error: Exception) -> JSONResponse:
+    """The server logs the traceback; the caller learns no more than that. It is answered around the envelope, so the id is put on here."""
     detail = f"An internal error occurred ({type(error).__name__}); the server's log has it."
-    return _respond(Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "InternalFailure", detail, {}))
+    return _respond(Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "InternalFailure", detail, {}), {REQUEST_ID: request_id_of(request)})
 
 
 def _respond(problem: Problem, headers: dict[str, str] | None = None) -> JSONResponse:

@@ -48,6 +48,10 @@ REVISIONS: Final[dict[str, Callable[..., str]]] = {
 _NO_CONTENT: Final = 204
 
 
+class UnsupportedMediaType(HTTPException):
+    """A body that is no JSON, by its own word."""
+
+
 @dataclass(frozen=True)
 class Asked:
     """A request that is ready to be carried out."""
@@ -73,8 +77,6 @@ class Door:
         caller = await authenticated(request, services)
         route = self._by_method["GET" if request.method == "HEAD" else request.method]
         body = await request.body()
-        if route.has_body and body:
-            _check_type(request.headers.get("content-type", JSON))
         query = request.scope.get("query_string", b"").decode("latin-1")
         asked = Asked(route, request.path_params, query, request.headers, body)
         return await run_in_threadpool(self._serve, services, caller, asked, request_id_of(request))
@@ -87,6 +89,8 @@ class Door:
         request = {"method": route.method, "path": route.path, "of": dict(asked.path), "query": asked.query, "body": digest}
         call = Call("sagemaker", route.operation, asked.path, request_id)
         with work_of(services, caller, call) as work:
+            if route.has_body and asked.body:
+                _check_type(asked.headers.get("content-type", JSON))
             call.members = read(route, model.input_shape, asked.path, asked.query, asked.body)
             members = read_request(model, operation, call.members)
             return replay.once(work, key, request, lambda: self._carry_out(work, asked, members))
@@ -174,4 +178,4 @@ def served() -> tuple[RestRoute, ...]:
 def _check_type(header: str) -> None:
     kind = header.partition(";")[0].strip().lower()
     if kind != JSON:
-        raise HTTPException(415, f"Content-Type is {kind!r}; the body must be {JSON}.")
+        raise UnsupportedMediaType(415, f"Content-Type is {kind!r}; the body must be {JSON}.")

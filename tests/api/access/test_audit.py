@@ -132,6 +132,39 @@ def test_only_what_names_something_is_entered():
     assert Call("sagemaker", "X", asked).named == {"ClusterName": "c1", "NodeIds": ["i-1"]}
 
 
+def test_what_was_struck_and_what_was_ended_is_entered_too(hold: Hold, server: Server):
+    holder = hold("Admin")
+    refused(holder.everstep.inject_fault, Kind="kill-node", Target="i-0123")
+    refused(holder.everstep.deprecate_image_release, Version="9.9.9")
+    struck, ended = sorted(log_of(server, caller=holder.name), key=lambda entry: entry["Operation"], reverse=True)
+    assert (struck["Named"], ended["Named"]) == ({"Target": "i-0123"}, {"Version": "9.9.9"})
+
+
+def test_an_entry_is_short_whatever_a_call_invents():
+    invented = {f"{number}-{'x' * 100_000}-id": "y" * 1000 for number in range(30)}
+    named = Call("sagemaker", "X", invented | {f"{number}Name": "z" for number in range(100)}).named
+    assert len(named) == 20
+    assert len(str(named)) < 20 * 600
+
+
+@pytest.mark.parametrize("door", ["aws", "rest", "own"])
+def test_a_call_that_cannot_be_read_is_entered_after_its_caller_was_found_to_be_allowed_it(hold: Hold, server: Server, door: str):
+    viewer, operator = hold("Viewer"), hold("Operator")
+    answers = []
+    for holder in (viewer, operator):
+        keys = {"key_id": holder.key_id, "secret": holder.secret}
+        if door == "aws":
+            answers.append(server.call("CreateCluster", b"{", **keys).json()["__type"])
+        else:
+            path, kind = ("/v1/clusters", "text/plain") if door == "rest" else ("/v1/jobs", "application/json")
+            answers.append(holder.rest.post(path, content=b"{", headers={"content-type": kind}).json()["code"])
+    expected = {"aws": ("AccessDeniedException", "SerializationException"), "rest": ("Forbidden", "UnsupportedMediaType")}
+    assert tuple(answers) == expected.get(door, ("Forbidden", "Invalid"))
+    assert [entry["Outcome"] for entry in log_of(server, caller=viewer.name)] == ["Forbidden"]
+    (entry,) = log_of(server, caller=operator.name)
+    assert entry["Outcome"] == {"aws": "Unreadable", "rest": "UnsupportedMediaType", "own": "Invalid"}[door]
+
+
 def test_an_admin_of_a_team_reads_the_teams_calls_only(hold: Hold, server: Server):
     red, blue = hold("Admin", "red"), hold("Admin", "blue")
     for holder in (red, blue):

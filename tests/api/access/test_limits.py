@@ -55,6 +55,16 @@ def test_a_burst_goes_through_and_then_the_rate():
     assert spend(meter, "a", NOW + timedelta(hours=1)) == 20
 
 
+def test_calls_that_are_counted_out_of_order_get_nothing_twice():
+    """Threads read the clock before they wait for the bucket."""
+    meter = Meter(rate=10, burst=20)
+    assert spend(meter, "a", NOW) == 20
+    assert spend(meter, "a", NOW + timedelta(seconds=1)) == 10
+    for _ in range(50):
+        assert spend(meter, "a", NOW) == 0
+        assert spend(meter, "a", NOW + timedelta(seconds=1)) == 0
+
+
 def test_each_key_has_a_bucket_of_its_own():
     meter = Meter(rate=1, burst=2)
     assert spend(meter, "a", NOW) == 2

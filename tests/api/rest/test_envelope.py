@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import httpx
+import pytest
+from fastapi import FastAPI
 
+from api.rest import errors
+from api.rest.envelope import Envelope
 from tests.api.conftest import Serve
 from tests.api.serving import TOKEN, settings_for
 
@@ -20,3 +25,24 @@ def test_answers_tell_how_many_requests_are_left_where_they_are_counted(serve: S
     assert (stranger.status_code, "ratelimit-remaining" in stranger.headers) == (401, False)
     assert stranger.headers["x-request-id"]
     assert "x-request-id" not in httpx.get(f"{server.url}/healthz", verify=False).headers
+
+
+def test_a_crash_has_the_id_under_which_it_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    app = FastAPI()
+    errors.install(app)
+    app.add_middleware(Envelope)
+
+    @app.get("/v1/crash")
+    def crash() -> None:
+        raise ZeroDivisionError
+
+    async def crashed() -> httpx.Response:
+        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            return await client.get("/v1/crash")
+
+    with caplog.at_level("INFO", logger="api.rest.envelope"):
+        answer = asyncio.run(crashed())
+    assert (answer.status_code, answer.json()["code"]) == (500, "InternalFailure")
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "api.rest.envelope"]
+    assert line.startswith(f"{answer.headers['x-request-id']} GET /v1/crash: 500")
