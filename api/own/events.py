@@ -11,7 +11,7 @@ from api.operations import audit
 from api.operations.audit import CallFilter
 from api.operations.work import Work
 from api.own.kinds import Own, OwnTable
-from api.own.wire import Asked, NextToken, Wire
+from api.own.wire import Asked, Moment, NextToken, Wire
 from models.events import Event
 from models.paging import Cut
 
@@ -23,8 +23,8 @@ class AuditWanted(Asked):
 
     caller: Word | None = None
     operation: Word | None = None
-    after: datetime | None = None
-    before: datetime | None = None
+    after: Moment | None = None
+    before: Moment | None = None
     max_results: Annotated[int, Field(ge=1, le=500)] = 100
     next_token: NextToken = None
 

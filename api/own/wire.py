@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema, field_validator
 from pydantic.alias_generators import to_pascal
 from starlette.responses import Response
 
@@ -54,6 +55,10 @@ NextToken = Annotated[
     Field(description="Of the page before: the listing goes on after it."),
 ]
 """Of a member ``next_token`` that a listing takes."""
+
+
+Moment = Annotated[datetime, AfterValidator(lambda at: at.replace(tzinfo=UTC) if at.tzinfo is None else at)]
+"""A time that an operation takes. Without an offset it is UTC, as in AWS's JSON: else it would be the database's local time."""
 
 
 Real = Annotated[

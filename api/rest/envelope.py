@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from time import perf_counter
 from typing import Final
+from urllib.parse import quote
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
@@ -50,7 +51,8 @@ class Envelope:
         finally:
             took_ms = (perf_counter() - started) * 1000
             level = logging.DEBUG if scope["method"] in _LOOKS and status < _WRONG else logging.INFO
-            log.log(level, "%s %s %s: %d in %.1f ms", request_id, scope["method"], scope["path"], status, took_ms)
+            path = quote(scope["path"])  # what was a line's end in it must not become one in the log
+            log.log(level, "%s %s %s: %d in %.1f ms", request_id, scope["method"], path, status, took_ms)
 
 
 def _allowance(scope: Scope) -> dict[str, str]:

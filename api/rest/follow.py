@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 HEARTBEAT_S: Final = 10.0
 """A comment goes out at least so often: proxies close what is silent, and a follower that is gone is noticed by writing to it."""
 MOST: Final = 1000
+MOST_OF_ONE: Final = 250
+"""Followers with one key: what one of them forgets to close must not keep the others out."""
 _THREADS: Final = 2
 _RETRY_S: Final = 0.5
 _HELD_S: Final = (0.05, 0.5)
@@ -43,7 +45,7 @@ _HELD_S: Final = (0.05, 0.5)
 
 
 class TooManyFollowers(Exception):
-    """This process has as many followers as it takes; try again later."""
+    """This process has as many followers as it takes, of all keys or of this one; try again later."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,9 @@ class Followers:
         """Raises TooManyFollowers."""
         if len(self._open) >= MOST:
             raise TooManyFollowers(TooManyFollowers.__doc__)
+        if sum(other.question.caller.key_id == question.caller.key_id for other in self._open) >= MOST_OF_ONE:
+            message = f"This key has {MOST_OF_ONE} followers already; end one of them."
+            raise TooManyFollowers(message)
         follower = Follower(question)
         self._open.add(follower)
         if self._is_shutting_down:

@@ -28,7 +28,7 @@ Each operation is served at three doors, which say the same:
 | door | how |
 | --- | --- |
 | REST | method and path below, described by `openapi/control-plane.json`; members of a query are in snake_case, bodies take both spellings |
-| AWS JSON 1.1 | `POST /` with `X-Amz-Target: Everstep.<Operation>`, signed (SigV4) for any service and region name |
+| AWS JSON 1.1 | `POST /` with `X-Amz-Target: Everstep.<Operation>`, signed (SigV4) for the service `everstep` or `sagemaker`, in any region |
 | boto3, `aws` | `everstep.client("everstep").<operation>(…)`; for the `aws` command line see below |
 
 REST writes every member, null where there is nothing; the other doors leave such members out. Times are RFC 3339 text in REST and seconds since

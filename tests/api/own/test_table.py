@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -30,6 +31,15 @@ EACH = pytest.mark.parametrize("own", OWN, ids=lambda own: own.name)
 @pytest.fixture(scope="module")
 def client() -> Any:
     return everstep.client("everstep", endpoint_url="http://127.0.0.1:1", **KEYS)
+
+
+@EACH
+def test_a_time_without_an_offset_is_taken_as_utc_as_at_the_json_door(own: Own):
+    times = [name for name, member in own.takes.model_fields.items() if "datetime" in str(member.annotation)]
+    for name in times:
+        asked: Any = own.takes.model_validate({name: "2031-01-01T00:00:00"})
+        assert getattr(asked, name) == datetime(2031, 1, 1, tzinfo=UTC)
+    assert bool(times) == (own.name == "ListAuditEvents"), "the only one that takes times so far"
 
 
 @EACH

@@ -27,6 +27,15 @@ def test_answers_tell_how_many_requests_are_left_where_they_are_counted(serve: S
     assert "x-request-id" not in httpx.get(f"{server.url}/healthz", verify=False).headers
 
 
+def test_nobody_writes_lines_of_his_own_into_the_log(serve: Serve, database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    server = serve(settings_for(database_url))
+    with caplog.at_level("INFO", logger="api.rest.envelope"):
+        httpx.get(f"{server.url}/v1/jobs/x%0A2031-01-01%20ERROR%20forged?a=%0Db", verify=False)
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "api.rest.envelope"]
+    assert "GET /v1/jobs/x%0A2031-01-01%20ERROR%20forged: 401" in line
+    assert len(line.splitlines()) == 1
+
+
 def test_a_crash_has_the_id_under_which_it_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     app = FastAPI()
     errors.install(app)

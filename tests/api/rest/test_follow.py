@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
@@ -17,12 +18,15 @@ import psycopg
 import pytest
 from sqlalchemy import select
 
+from api.auth import Caller
+from api.rest.follow import MOST, MOST_OF_ONE, Followers, Question, TooManyFollowers
 from models import events
 from models.access.changes import Grant, request_credential, request_revocation
 from models.access.states import Kind, Role
 from models.access.table import Credential
 from models.cluster.table import Cluster
 from models.events import About, Level
+from models.feed import FeedFilter, Position
 from models.session import Sessions, unit_of_work
 from tests import rows
 from tests.live import Api, ApiProcess, ThreadedApi, wait_for
@@ -302,3 +306,17 @@ def test_a_follower_that_reads_nothing_costs_one_page_and_holds_nobody_up(
                 events.record(session, f"event {number}", "", about=About.CLUSTER, now=rows.NOW, details=details)
         with following(api, bearer, after="0-0") as stream:
             assert stream.names(600)[-1] == "event 599"
+
+
+def test_one_key_does_not_keep_the_followers_of_others_out() -> None:
+    async def open_many() -> None:
+        followers = Followers(lambda *_: asyncio.sleep(0))
+        greedy, other = (Question(Caller("1", name, key_id=name), FeedFilter()) for name in ("greedy", "other"))
+        for _ in range(MOST_OF_ONE):
+            followers.open(greedy, Position(0, 0))
+        with pytest.raises(TooManyFollowers, match="This key"):
+            followers.open(greedy, Position(0, 0))
+        followers.open(other, Position(0, 0))
+
+    assert MOST_OF_ONE < MOST
+    asyncio.run(open_many())
