@@ -102,7 +102,8 @@ def _map(shape: MapShape, value: Any, path: str, violations: list[str]) -> dict[
     """Of its keys all that is wrong is one violation, which shows the map once. What is beyond the maximum is refused unread."""
     entries = _expect(value, dict, path)
     _check_length(shape, entries, path, violations)
-    read, broken = {}, []
+    read: dict[str, Any] = {}
+    broken: list[str] = []
     for key, item in islice(entries.items(), shape.metadata.get("max")):
         _read(shape.key, key, path, broken)
         where = f"{path}.{key}.member"
