@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, get_args
 
 from everstep.examination import HealthReport
 from everstep.wire import Wire
@@ -298,22 +298,7 @@ Report = (
     | FaultReport
     | HealthReport
 )
-REPORTS: dict[str, type[Report]] = {
-    cls.kind: cls
-    for cls in (
-        ProcessReport,
-        BrokenReport,
-        ReformedReport,
-        ProgressReport,
-        FinishedReport,
-        FailedReport,
-        LifecycleStarted,
-        LifecycleReport,
-        LogReport,
-        FaultReport,
-        HealthReport,
-    )
-}
+REPORTS: dict[str, type[Report]] = {cls.kind: cls for cls in get_args(Report)}
 
 
 def report_from_wire(wire: dict[str, Any]) -> Report:
