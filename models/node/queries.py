@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from models.cluster.table import InstanceGroup
 from models.errors import NotFound, Unauthenticated
 from models.ids import digest
-from models.node.states import COUNTED, NodeState
+from models.node.states import COUNTED, SERVING, NodeState
 from models.node.table import Node
 from models.paging import Cut, Page, page
 from models.session import ACROSS_TEAMS, locked
@@ -166,7 +166,7 @@ def at_wanted_image(session: Session, cluster_id: str) -> dict[str, int]:
     nodes = func.count().label("nodes")
     counted = select(Node.group_id, nodes).join(InstanceGroup, InstanceGroup.id == Node.group_id)
     counted = counted.where(
-        Node.cluster_id == cluster_id, Node.state.in_(COUNTED), Node.image.is_not_distinct_from(InstanceGroup.image_wanted)
+        Node.cluster_id == cluster_id, Node.state.in_(SERVING), Node.image.is_not_distinct_from(InstanceGroup.image_wanted)
     )
     return {row.group_id: row.nodes for row in session.execute(counted.group_by(Node.group_id))}
 

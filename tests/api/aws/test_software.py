@@ -117,12 +117,17 @@ def test_batches_follow_each_other_at_their_interval_and_other_groups_stay_as_th
     stage.update(InstanceGroups=[{"InstanceGroupName": "workers"}], DeploymentConfig=deployment)
     assert stage.group("head")["Status"] == "InService"
     began, most_out = stage.plane.clock.at, 0
+    shown: list[int] = []
     while stage.plane.cluster_state(stage.cluster_id) is ClusterState.SYSTEM_UPDATING:
         stage.plane.run(1)
         out = [node for node in stage.plane.nodes(stage.cluster_id) if node.state is not NodeState.READY]
         most_out = max(most_out, len(out))
+        shown.append(stage.group().get("TargetStateCount", 2))
+        through = [node for node in stage.plane.nodes(stage.cluster_id) if node.state is NodeState.READY and node.image == NEWER]
+        assert shown[-1] == len(through)
         assert stage.plane.clock.at - began < timedelta(minutes=5)
     assert most_out == 1
+    assert shown == sorted(shown), "nodes that have come to the release do not leave it again"
     assert timedelta(seconds=30) <= stage.plane.clock.at - began < timedelta(seconds=90)
     assert stage.images() == [VERSION, NEWER, NEWER]
     assert stage.group("head")["ImageVersionStatus"] == "UpdateAvailable"
