@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
+
+_LEAVING: Final = frozenset({"deleting", "releasing", "gone"})
 
 
 class DomainError(Exception):
@@ -32,6 +34,10 @@ class Outdated(DomainError):
 
 class InTransition(DomainError):
     """{kind} '{name}' is {state}; {verb} is possible once it has settled."""
+
+
+class Leaving(InTransition):
+    """{kind} '{name}' is being deleted; {verb} is not possible any more."""
 
 
 class InUse(InTransition):
@@ -68,3 +74,10 @@ class StaleLease(DomainError):
 
 class Unauthenticated(DomainError):
     """The security token included in the request is invalid."""
+
+
+def in_transition(*, kind: str, name: str | None, state: str, verb: str) -> InTransition:
+    """The error for what is asked of something in a state that does not allow it; of what goes, nobody should wait that it settles."""
+    if state.lower() in _LEAVING:
+        return Leaving(kind=kind, name=name, verb=verb)
+    return InTransition(kind=kind, name=name, state=state.replace("_", " "), verb=verb)

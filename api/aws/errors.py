@@ -41,6 +41,7 @@ ERRORS: dict[type[Exception], Code] = {
     domain.Taken: Code("ConflictException"),
     domain.Outdated: Code("ConflictException"),
     domain.InTransition: Code("ConflictException"),
+    domain.Leaving: Code("ConflictException"),
     domain.InUse: Code("ConflictException"),
     domain.IllegalMove: Code("ConflictException"),
     # Those of every AWS service.

@@ -15,7 +15,7 @@ from models.cluster import queries as clusters
 from models.cluster.counts import request_counts
 from models.cluster.states import ClusterState, GroupState
 from models.cluster.table import Cluster, InstanceGroup
-from models.errors import InTransition, Invalid, LimitExceeded
+from models.errors import Invalid, LimitExceeded, in_transition
 from models.node import queries as nodes
 from models.node.changes import settle_wanted_node
 from models.node.states import NodeState
@@ -98,7 +98,7 @@ def add(work: Work, wish: AdditionWish) -> Additions:
     if kept is not None:
         return _again(work, kept)
     if cluster.state is not ClusterState.IN_SERVICE:
-        raise InTransition(kind="Cluster", name=cluster.name, state=cluster.state, verb="an addition of nodes")
+        raise in_transition(kind="Cluster", name=cluster.name, state=cluster.state, verb="an addition of nodes")
     answer = _add(work, cluster, wish.additions)
     if wish.token:
         replay.remember(work.session, scope, wish.token, request, _kept(answer), now=work.now)

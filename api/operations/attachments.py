@@ -9,7 +9,7 @@ from api.operations.work import Work
 from models.cluster import queries as clusters
 from models.cluster.states import ClusterState
 from models.cluster.table import Cluster
-from models.errors import InTransition, Invalid, LimitExceeded, NotFound
+from models.errors import Invalid, LimitExceeded, NotFound, in_transition
 from models.node import queries as nodes
 from models.node.states import SERVING, NodeState
 from models.node.table import Node
@@ -109,11 +109,13 @@ def _find(work: Work, wish: AttachmentWish, *, must_serve: bool = True) -> tuple
     if node is None:
         raise NotFound(kind="Node", name=wish.instance_id)
     if cluster.state is not ClusterState.IN_SERVICE:
-        raise InTransition(kind="Cluster", name=cluster.name, state=cluster.state, verb="a change of what is attached to its nodes")
+        raise in_transition(
+            kind="Cluster", name=cluster.name, state=cluster.state, verb="a change of what is attached to its nodes"
+        )
     if clusters.group(work.session, node.group_id).is_restricted:
         raise Invalid(message=f"Nothing can be attached to the nodes of the restricted instance group '{node.group_name}'.")
     if must_serve and (node.state not in SERVING or not node.is_wanted):
-        raise InTransition(kind="Node", name=wish.instance_id, state=node.state, verb="an attachment")
+        raise in_transition(kind="Node", name=wish.instance_id, state=node.state, verb="an attachment")
     return cluster, node
 
 
@@ -130,5 +132,5 @@ def _taken(work: Work, node: Node, kind: AttachmentKind, resource: str) -> Attac
     if found.node_id != node.id:
         raise Invalid(message=f"{kind.capitalize()} '{resource}' is attached to another node; detach it first.")
     if found.state is AttachmentState.DETACHING:
-        raise InTransition(kind=kind.capitalize(), name=resource, state=found.state, verb="another attachment")
+        raise in_transition(kind=kind.capitalize(), name=resource, state=found.state, verb="another attachment")
     return found

@@ -14,7 +14,7 @@ from models.cluster import queries as clusters
 from models.cluster.counts import request_counts
 from models.cluster.states import ClusterState, GroupState
 from models.cluster.table import Cluster, InstanceGroup
-from models.errors import InTransition, InUse, Invalid
+from models.errors import InTransition, InUse, Invalid, in_transition
 from models.node import queries as nodes
 from models.node import wishes
 from models.node.states import NodeState
@@ -203,7 +203,7 @@ def _cluster(work: Work, choice: BatchChoice, verb: str) -> tuple[Cluster, Mappi
     if not choice.instance_ids and not choice.logical_ids:
         raise Invalid(message="Name at least one node in NodeIds or NodeLogicalIds.")
     if cluster.state is not ClusterState.IN_SERVICE:
-        raise InTransition(kind="Cluster", name=cluster.name, state=cluster.state, verb=verb)
+        raise in_transition(kind="Cluster", name=cluster.name, state=cluster.state, verb=verb)
     return cluster, {group.id: group for group in clusters.groups(work.session, cluster.id)}
 
 
@@ -227,7 +227,7 @@ def _refuse_places(cluster: Cluster, choice: BatchChoice) -> None:
 
 def _check_group(group: InstanceGroup) -> None:
     if group.state in (*BUILDING, GroupState.DELETING):
-        raise InTransition(kind="Instance group", name=group.name, state=group.state, verb="a deletion of its nodes")
+        raise in_transition(kind="Instance group", name=group.name, state=group.state, verb="a deletion of its nodes")
 
 
 def _check_update(group: InstanceGroup) -> None:

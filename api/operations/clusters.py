@@ -9,7 +9,7 @@ from typing import Any
 from api.operations.health import check_not_examined
 from api.operations.images import with_images
 from api.operations.instances import check_instances
-from api.operations.specifications import Specification, check_specification, refuse_repeated
+from api.operations.specifications import Specification, check_controller_stays, check_specification, refuse_repeated
 from api.operations.tags import check_keys
 from api.operations.work import Work
 from models.cluster import changes, queries
@@ -18,7 +18,7 @@ from models.cluster.queries import ClusterFilter
 from models.cluster.seen import SeenCluster, SeenGroup
 from models.cluster.states import ClusterState, GroupState
 from models.cluster.table import Cluster, InstanceGroup
-from models.errors import Immutable, InTransition, Invalid
+from models.errors import Immutable, InTransition, Invalid, in_transition
 from models.image import queries as images
 from models.image.queries import Releases
 from models.image.states import Freshness
@@ -133,7 +133,7 @@ def update(work: Work, change: ClusterChange) -> str:
     """
     cluster = queries.find(work.session, change.cluster, lock=True)
     if cluster.state not in SETTLED:
-        raise InTransition(kind="Cluster", name=cluster.name, state=cluster.state, verb="an update")
+        raise in_transition(kind="Cluster", name=cluster.name, state=cluster.state, verb="an update")
     check_not_examined(work, cluster, verb="an update")
     _check_settings(cluster, change.settings)
     present = {group.name: group for group in queries.groups(work.session, cluster.id)}
@@ -167,7 +167,7 @@ def delete(work: Work, name_or_arn: str) -> str:
     """
     cluster = queries.find(work.session, name_or_arn, lock=True)
     if cluster.state not in (*SETTLED, ClusterState.DELETING) and not cluster.is_continuous:
-        raise InTransition(kind="Cluster", name=cluster.name, state=cluster.state, verb="a deletion")
+        raise in_transition(kind="Cluster", name=cluster.name, state=cluster.state, verb="a deletion")
     changes.request_deletion(work.session, cluster, now=work.now)
     return cluster.arn
 
@@ -187,11 +187,13 @@ def _merged_groups(
     refuse_repeated("InstanceGroups", (group.name for group in change.groups))
     merged = tuple(_merged(work, spec, present.get(spec.name)) for spec in change.groups)
     named = {spec.name for spec in merged} | set(change.to_delete)
-    others = [_as_it_is(group) for name, group in present.items() if name not in named and group.state is not GroupState.DELETING]
+    staying = [_as_it_is(group) for group in present.values() if group.state is not GroupState.DELETING]
+    others = [group for group in staying if group.name not in named]
     known = (group.spec.get("ScheduledUpdateConfig", {}).get("ScheduleExpression") for group in present.values())
     schedules = frozenset(expression for expression in known if expression is not None)
     wish = Specification(cluster.is_continuous, {**cluster.settings, **settings}, merged, others, schedules)
     check_specification(wish, now=work.now)
+    check_controller_stays(staying, [*merged, *others])
     before = {name: group.target_count for name, group in present.items() if group.state is not GroupState.DELETING}
     going = sum(before.get(name, 0) for name in change.to_delete)
     more = sum(spec.count - before.get(spec.name, 0) for spec in merged) - going

@@ -10,7 +10,7 @@ from api.operations.work import Work
 from models.cluster import queries as clusters
 from models.cluster.states import ClusterState, GroupState
 from models.cluster.table import Cluster, InstanceGroup
-from models.errors import InTransition, Invalid
+from models.errors import Invalid, in_transition
 from models.health import queries
 from models.health.changes import Wish, request_health_check
 from models.health.states import CheckKind
@@ -45,7 +45,7 @@ def start(work: Work, wish: CheckWish) -> str:
     """
     cluster = clusters.find(work.session, wish.cluster, lock=True)
     if cluster.state is not ClusterState.IN_SERVICE:
-        raise InTransition(kind="Cluster", name=cluster.name, state=cluster.state, verb="a deep health check")
+        raise in_transition(kind="Cluster", name=cluster.name, state=cluster.state, verb="a deep health check")
     check_not_examined(work, cluster, verb="another one")
     present = {group.name: group for group in clusters.groups(work.session, cluster.id)}
     wishes: list[Wish] = []
@@ -66,7 +66,7 @@ def start(work: Work, wish: CheckWish) -> str:
 def check_not_examined(work: Work, cluster: Cluster, *, verb: str) -> None:
     """Raises InTransition while somebody has the cluster's nodes examined."""
     if queries.on_demand(work.session, cluster.id) is not None:
-        raise InTransition(kind="Cluster", name=cluster.name, state="running deep health checks", verb=verb)
+        raise in_transition(kind="Cluster", name=cluster.name, state="running deep health checks", verb=verb)
 
 
 def _nodes(work: Work, cluster: Cluster, group: InstanceGroup | None, asked: GroupCheck) -> list[Node]:

@@ -14,7 +14,7 @@ from api.operations.work import Work
 from models.cluster import queries as clusters
 from models.cluster.states import ClusterState
 from models.cluster.table import Cluster
-from models.errors import AlreadyExists, Forbidden, InTransition, Invalid
+from models.errors import AlreadyExists, Forbidden, Invalid, in_transition
 from models.events import Event
 from models.job import changes, logs, queries
 from models.job.changes import JobSpec
@@ -85,7 +85,7 @@ def submit(work: Work, wish: Wish) -> Job:
     if before is not None:
         return before
     if cluster.state is ClusterState.DELETING:
-        raise InTransition(kind="Cluster", name=cluster.name, state="Deleting", verb="running a job")
+        raise in_transition(kind="Cluster", name=cluster.name, state="Deleting", verb="running a job")
     _check_groups(session, cluster, wish)
     spec = dict(wish.spec) | ({KEY: wish.key} if wish.key else {})
     asked = JobSpec(

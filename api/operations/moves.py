@@ -14,7 +14,7 @@ from models.cluster import queries as clusters
 from models.cluster.counts import request_count
 from models.cluster.states import ClusterState, GroupState
 from models.cluster.table import Cluster, InstanceGroup
-from models.errors import InTransition, Invalid, LimitExceeded, NotFound
+from models.errors import InTransition, Invalid, LimitExceeded, NotFound, in_transition
 from models.job import queries as jobs
 from models.move import wake
 from models.node import queries as nodes
@@ -98,14 +98,14 @@ def _end(work: Work, cluster: Cluster, name: str) -> _End:
             message=f"MoveClusterNodes needs clusters whose Orchestrator is Eks and whose NodeProvisioningMode is Continuous; '{cluster.name}' is none."
         )
     if cluster.state is not ClusterState.IN_SERVICE:
-        raise InTransition(kind="Cluster", name=cluster.name, state=cluster.state, verb="a move of nodes")
+        raise in_transition(kind="Cluster", name=cluster.name, state=cluster.state, verb="a move of nodes")
     group = next((group for group in clusters.groups(work.session, cluster.id) if group.name == name), None)
     if group is None:
         raise NotFound(kind="Instance group", name=name)
     if group.is_restricted:
         raise Invalid(message=f"Nodes of the restricted instance group '{name}' cannot be moved.")
     if group.state not in _MAY_MOVE:
-        raise InTransition(kind="Instance group", name=name, state=group.state, verb="a move of nodes")
+        raise in_transition(kind="Instance group", name=name, state=group.state, verb="a move of nodes")
     return _End(cluster, group)
 
 
@@ -129,7 +129,7 @@ def _check(source: InstanceGroup, target: InstanceGroup) -> Callable[[Node], Non
             raise Invalid(message=f"Node '{node.instance_id}' is in instance group '{node.group_name}', not in '{source.name}'.")
         wishes.check_free(node, "a move")
         if node.state is not NodeState.READY:
-            raise InTransition(kind="Node", name=node.instance_id, state=node.state, verb="a move")
+            raise in_transition(kind="Node", name=node.instance_id, state=node.state, verb="a move")
         if node.instance_type not in target.instance_types:
             message = f"Node '{node.instance_id}' is of type {node.instance_type}; instance group '{target.name}' takes {', '.join(target.instance_types)}."
             raise Misfit(message)

@@ -10,7 +10,7 @@ from api.operations.work import Work
 from models import revised
 from models.cluster import queries as clusters
 from models.cluster.states import ClusterState
-from models.errors import InTransition
+from models.errors import in_transition
 from models.paging import Cut
 from models.revised import Change, Head, Kept, Order, Place, Revised, RevisedFilter, Revision
 
@@ -47,7 +47,7 @@ def place(work: Work, cluster_arn: str) -> Place:
     """
     cluster = clusters.find(work.session, cluster_arn, lock=True)
     if cluster.state is ClusterState.DELETING:
-        raise InTransition(kind="Cluster", name=cluster.name, state=cluster.state, verb="nothing more")
+        raise in_transition(kind="Cluster", name=cluster.name, state=cluster.state, verb="a change of what is on it")
     return Place(cluster.id, cluster.arn, work.region, work.account_id)
 
 

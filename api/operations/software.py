@@ -13,7 +13,7 @@ from models.alarm import queries as alarms
 from models.cluster import queries as clusters
 from models.cluster.states import ClusterState, GroupState
 from models.cluster.table import Cluster, InstanceGroup
-from models.errors import InTransition, Invalid
+from models.errors import Invalid, in_transition
 from models.image import queries as releases
 from models.image.queries import DEFAULT, Release, Releases
 from models.node import queries as nodes
@@ -43,7 +43,7 @@ def update(work: Work, wish: SoftwareWish) -> str:
     """
     cluster = clusters.find(work.session, wish.cluster, lock=True)
     if cluster.state is not ClusterState.IN_SERVICE:
-        raise InTransition(kind="Cluster", name=cluster.name, state=cluster.state, verb="a software update")
+        raise in_transition(kind="Cluster", name=cluster.name, state=cluster.state, verb="a software update")
     check_not_examined(work, cluster, verb="a software update")
     check_deployment(wish.deployment, where="DeploymentConfig")
     chosen = _chosen(clusters.groups(work.session, cluster.id), wish)
@@ -100,7 +100,7 @@ def _release(known: Releases, group: InstanceGroup, version: str | None, image_i
 
 def _check_group(group: InstanceGroup) -> None:
     if group.state not in _MAY_BE_UPDATED:
-        raise InTransition(kind="Instance group", name=group.name, state=group.state, verb="a software update")
+        raise in_transition(kind="Instance group", name=group.name, state=group.state, verb="a software update")
 
 
 def _behind(work: Work, cluster: Cluster, asked: Sequence[tuple[InstanceGroup, Release]]) -> list[tuple[InstanceGroup, Release]]:

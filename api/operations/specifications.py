@@ -68,6 +68,16 @@ def refuse_repeated(member: str, names: Iterable[str]) -> None:
         seen.add(name)
 
 
+def check_controller_stays(before: Sequence[GroupSpec], after: Sequence[GroupSpec]) -> None:
+    """Slurm does without its controller at no time. Raises Invalid."""
+    if _controllers(before) and not _controllers(after):
+        name = _controllers(before)[0].name
+        raise Invalid(
+            message=f"Instance group '{name}' is the {CONTROLLER} of Slurm, which the cluster cannot do without: "
+            f"name another group with SlurmConfig.NodeType {CONTROLLER} in the same call, or leave this one as it is."
+        )
+
+
 def _check_settings(wish: Specification) -> None:
     settings = wish.settings
     if "Orchestrator" in settings and len(wish.orchestrator) != 1:
@@ -184,8 +194,7 @@ def _check_slurm_role(group: GroupSpec, wish: Specification) -> None:
 
 
 def _check_controllers(groups: Sequence[GroupSpec]) -> None:
-    """Slurm has one controller, and does without it at no time."""
-    controllers = [group for group in groups if group.spec.get("SlurmConfig", {}).get("NodeType") == CONTROLLER]
+    controllers = _controllers(groups)
     if len(controllers) > 1:
         raise Invalid(
             message=f"SlurmConfig.NodeType {CONTROLLER} is for one instance group; it is that of "
@@ -193,6 +202,10 @@ def _check_controllers(groups: Sequence[GroupSpec]) -> None:
         )
     if controllers and controllers[0].count != 1:
         raise Invalid(message=f"InstanceCount of {_of(controllers[0])} must be 1: it is the {CONTROLLER} of Slurm.")
+
+
+def _controllers(groups: Sequence[GroupSpec]) -> list[GroupSpec]:
+    return [group for group in groups if group.spec.get("SlurmConfig", {}).get("NodeType") == CONTROLLER]
 
 
 def _of(group: GroupSpec) -> str:

@@ -81,4 +81,6 @@ def _find(work: Work, arn: str, *, lock: bool = False) -> None:
                 raise NotFound(kind=head.NOUN, name=arn)
             queries.find(work.session, row.cluster_arn, lock=lock)
             return
+    if ":cluster/" not in arn:
+        raise NotFound(kind="Resource", name=arn)
     queries.find(work.session, arn, lock=lock)

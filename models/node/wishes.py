@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from sqlalchemy.orm import Session
 
 from models.cluster.table import Cluster, InstanceGroup
-from models.errors import InTransition, InUse
+from models.errors import InUse, in_transition
 from models.events import Level
 from models.ids import OperationId
 from models.move import wake
@@ -116,20 +116,20 @@ def check_free(node: Node, verb: str) -> None:
     """That the node serves, and nothing is under way with it. Raises InUse, InTransition."""
     _check_unoccupied(node)
     if not node.is_wanted or node.state not in SERVING:
-        raise InTransition(kind="Node", name=_name(node), state=node.state, verb=verb)
+        raise in_transition(kind="Node", name=_name(node), state=_seen(node), verb=verb)
 
 
 def check_removable(node: Node) -> None:
     """Raises InUse, InTransition."""
     _check_unoccupied(node)
     if not node.is_wanted or node.state in (NodeState.RELEASING, NodeState.GONE):
-        raise InTransition(kind="Node", name=_name(node), state=node.state, verb="its removal")
+        raise in_transition(kind="Node", name=_name(node), state=_seen(node), verb="its removal")
 
 
 def check_replaceable(node: Node) -> None:
     """A restart that does not come back is no hindrance. Raises InUse, InTransition."""
     if not node.is_wanted or node.state in (NodeState.RELEASING, NodeState.GONE):
-        raise InTransition(kind="Node", name=_name(node), state=node.state, verb="a replacement")
+        raise in_transition(kind="Node", name=_name(node), state=_seen(node), verb="a replacement")
     if node.move_to is not None:
         raise InUse(kind="Node", name=_name(node), by="a move to another group")
 
@@ -192,6 +192,11 @@ def _check_unoccupied(node: Node) -> None:
     occupation = _occupation(node)
     if occupation is not None:
         raise InUse(kind="Node", name=_name(node), by=occupation)
+
+
+def _seen(node: Node) -> str:
+    """One that nobody wants any more is going, whatever it still does."""
+    return node.state if node.is_wanted else NodeState.RELEASING
 
 
 def _name(node: Node) -> str:

@@ -205,6 +205,7 @@ def test_a_deleted_node_cannot_be_deleted_again(sagemaker, up):
     sagemaker.batch_delete_cluster_nodes(ClusterName="c1", NodeIds=[first])
     answer = sagemaker.batch_delete_cluster_nodes(ClusterName="c1", NodeIds=[first, second])
     assert (answer["Successful"], answer["Failed"][0]["Code"]) == ([second], "InvalidNodeStatus")
+    assert answer["Failed"][0]["Message"] == f"Node '{first}' is being deleted; its removal is not possible any more."
 
 
 @pytest.mark.parametrize("twice", [("NodeIds", "NodeIds"), ("NodeIds", "NodeLogicalIds")])

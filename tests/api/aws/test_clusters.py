@@ -122,6 +122,8 @@ def test_deleting_answers_at_once_and_again_until_the_cluster_is_gone(sagemaker,
     assert sagemaker.delete_cluster(ClusterName="c1")["ClusterArn"] == arn
     assert sagemaker.describe_cluster(ClusterName="c1")["ClusterStatus"] == "Deleting"
     assert sagemaker.delete_cluster(ClusterName=arn)["ClusterArn"] == arn
+    with pytest.raises(sagemaker.exceptions.ConflictException, match="is being deleted; an update is not possible any more"):
+        sagemaker.update_cluster(ClusterName="c1", NodeRecovery="None")
     settle(sessions, "c1", ClusterState.DELETED)
     for call in (sagemaker.describe_cluster, sagemaker.delete_cluster):
         with pytest.raises(sagemaker.exceptions.ResourceNotFound, match="does not exist"):

@@ -140,7 +140,7 @@ def test_a_quota_needs_a_cluster_that_stays(sagemaker, arn, quota, sessions):
         create(sagemaker, ELSEWHERE)
     assert code_of(error) == "ResourceNotFound"
     settle(sessions, "c1", ClusterState.IN_SERVICE, ClusterState.DELETING)
-    with pytest.raises(sagemaker.exceptions.ConflictException, match="deleting"):
+    with pytest.raises(sagemaker.exceptions.ConflictException, match="is being deleted"):
         create(sagemaker, arn, "q2", ComputeQuotaTarget={"TeamName": "speech"})
     assert sagemaker.describe_compute_quota(ComputeQuotaId=quota)["Status"] == "Created"
     settle(sessions, "c1", ClusterState.DELETED)

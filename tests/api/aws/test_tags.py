@@ -75,6 +75,12 @@ def test_what_does_not_exist_has_no_tags(sagemaker):
             call()
 
 
+def test_a_resource_of_another_kind_is_not_called_a_cluster(sagemaker):
+    other = "arn:aws:sagemaker:us-east-1:123456789012:notebook-instance/mine"
+    with pytest.raises(sagemaker.exceptions.ResourceNotFound, match=f"Resource '{other}' does not exist"):
+        sagemaker.list_tags(ResourceArn=other)
+
+
 def test_a_page_token_for_tags_is_none_of_ours(sagemaker, arn):
     with pytest.raises(ClientError, match="NextToken is invalid"):
         sagemaker.list_tags(ResourceArn=arn, NextToken="x")

@@ -219,6 +219,18 @@ def test_members_of_slurm_are_merged_one_by_one(sagemaker, sessions: Sessions):
     assert sagemaker.describe_cluster(ClusterName="c1")["Orchestrator"] == {"Slurm": {"SlurmConfigStrategy": "Managed"}}
 
 
+def test_slurm_keeps_a_controller_whatever_is_updated(sagemaker, sessions: Sessions):
+    head, worker = ({"SlurmConfig": {"NodeType": kind}} for kind in ("Controller", "Compute"))
+    sagemaker.create_cluster(
+        ClusterName="c1", InstanceGroups=[group("head", 1, **head), group("workers", 1, **worker)], Orchestrator={"Slurm": {}}
+    )
+    as_it_comes_into_service(sessions, "c1")
+    for wish in ({"InstanceGroupsToDelete": ["head"]}, {"InstanceGroups": [group("head", 1, **worker)]}):
+        with pytest.raises(ClientError, match="'head' is the Controller of Slurm"):
+            sagemaker.update_cluster(ClusterName="c1", **wish)
+    sagemaker.update_cluster(ClusterName="c1", InstanceGroups=[group("other", 1, **head)], InstanceGroupsToDelete=["head"])
+
+
 def test_mutable_members_change_and_those_left_out_stay(sagemaker, sessions: Sessions):
     first = {
         "LifeCycleConfig": {"SourceS3Uri": "s3://bucket/one", "OnCreate": "on_create.sh"},
@@ -257,10 +269,17 @@ def test_a_call_that_changes_nothing_starts_nothing(sagemaker, sessions: Session
     assert sagemaker.describe_cluster(ClusterName="c1")["ClusterStatus"] == "InService"
 
 
-@pytest.mark.parametrize("state", [ClusterState.UPDATING, ClusterState.SYSTEM_UPDATING, ClusterState.DELETING])
-def test_a_busy_classic_cluster_refuses_an_update(sagemaker, c1, sessions: Sessions, state):
+@pytest.mark.parametrize(
+    "state, words",
+    [
+        (ClusterState.UPDATING, "updating; an update is possible once it has settled"),
+        (ClusterState.SYSTEM_UPDATING, "system updating; an update is possible once it has settled"),
+        (ClusterState.DELETING, "being deleted; an update is not possible any more"),
+    ],
+)
+def test_a_busy_classic_cluster_refuses_an_update(sagemaker, c1, sessions: Sessions, state, words):
     settle(sessions, "c1", state)
-    with pytest.raises(sagemaker.exceptions.ConflictException, match=f"'c1' is {state}"):
+    with pytest.raises(sagemaker.exceptions.ConflictException, match=f"'c1' is {words}"):
         sagemaker.update_cluster(ClusterName="c1", InstanceGroups=[group("a", 3)])
     assert groups_of(sagemaker)["a"]["TargetCount"] == 2
 
