@@ -52,7 +52,9 @@ name as well. `[]` steps into a list, `{}` into the values of a map. Of answers:
 BEHAVIOUR = """\
 ## Behaviour where HyperPod's is undocumented, or ours differs
 
-- `InstanceStatus` is `Pending` while a lifecycle script runs, and `Running` while a node is merely unreachable: unreachable is not dead.
+- `InstanceStatus` is `Pending` while a lifecycle script runs, and `Running` while a node is merely unreachable: unreachable is not dead. A node
+  that serves shows `DeepHealthCheckInProgress` while it is examined, and `Failure` when it was found unfit and is not replaced. A place at which
+  hosts come to nothing shows `Failure`, with the reason in `Message`, while the next one is waited for.
 - A request's unknown member is refused, not ignored: what is accepted is stored, acted on, and comes back.
 - Nodes are in one availability zone: the region's name and `a`.
 - `EVERSTEP_MAX_INSTANCES` and `EVERSTEP_MAX_INSTANCES_PER_CLUSTER`, where they are set for the API, are limits of all clusters' instances
@@ -62,8 +64,13 @@ BEHAVIOUR = """\
 - A continuous group that waits for capacity is `Degraded`, and asks again, ever more slowly, up to a minute; its events tell of the attempts.
 - No `Orchestrator` means that none is asked for: `SlurmConfig` may be given, and is required in every group only of a continuous cluster with
   `Orchestrator.Slurm`. One group at most is the `Controller`, with one instance.
-- Restricted instance groups are nodes like others here, in a list of their own.
+- Nothing here speaks to Kubernetes or Slurm. The labels, taints, conditions and reasons by which HyperPod marks nodes there are not written, and
+  one that is set by hand asks for nothing: ask with BatchRebootClusterNodes or BatchReplaceClusterNodes.
+- Restricted instance groups are nodes like others here, in a list of their own; no account needs to be admitted to them.
+- `LifeCycleConfig` needs `SourceS3Uri` and a script together. Any bucket of the object store will do, whatever its name begins with.
 - `TieredStorageConfig.InstanceMemoryAllocationPercentage` is 20 to 100.
+- No node needs an update of its software before it can be replaced or deleted. Scaling down takes nodes without a job first.
+- Every event of a cluster can be listed for as long as the cluster exists.
 - `AutoScaling.Status` is that of the setting: `InService` once the cluster takes nodes, whatever its `Mode`.
 - A group that misses its `MinInstanceCount` for 3 hours goes back to the counts with which it last served (to none, if it never did); unhealthy
   nodes go first, then the newest. Until the minimum is reached the group can be changed by UpdateCluster, and in no other way.
@@ -77,7 +84,9 @@ BEHAVIOUR = """\
   immutable here.
 - A cluster has at least one group.
 - Page tokens are signed and bound to the operation, its filters and its order. They survive restarts and do not expire.
-- Operations on tags of a resource that does not exist answer `ResourceNotFound`.
+- Clusters, scheduler configurations and compute quotas have tags; of any other resource, and of one that does not exist, operations on tags
+  answer `ResourceNotFound`.
+- Pages hold 100 entries where `MaxResults` is left out. It counts what is shown: filters do not make a page shorter.
 """
 
 

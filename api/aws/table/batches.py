@@ -53,7 +53,8 @@ BATCHES: Table = {
         batches.reboot,
         wire.write_restarts,
         note=(
-            "Jobs leave first, for ten seconds at most; lifecycle scripts do not run again. Whatever NodeRecovery says. "
+            "Jobs leave first, for ten seconds at most; lifecycle scripts do not run again. Whatever NodeRecovery says. ConflictException unless the "
+            "cluster is in service. "
             f"Answers 200 when every node fails. {_NAMED}"
         ),
         members={**honoured("ClusterName", "NodeIds"), **honoured("NodeLogicalIds", note="Continuous clusters only.")},
@@ -64,6 +65,7 @@ BATCHES: Table = {
         wire.write_restarts,
         note=(
             "Another instance in the same place: NodeLogicalId and TargetCount stay. Whatever NodeRecovery says; not for Slurm controllers. "
+            "ConflictException unless the cluster is in service. "
             f"Answers 200 when every node fails. {_NAMED}"
         ),
         members={**honoured("ClusterName", "NodeIds"), **honoured("NodeLogicalIds", note="Continuous clusters only.")},

@@ -16,7 +16,7 @@ CLUSTERS: Table = {
         wire.read_create,
         clusters.create,
         wire.write_arn,
-        note="Answers as soon as the wish is stored. A name is taken until its cluster is deleted.",
+        note="Answers as soon as the wish is stored. Its name is taken until the cluster is gone.",
         members={
             **honoured("ClusterName", note="Unique among the clusters that are not deleted."),
             **GROUPS,
@@ -45,7 +45,7 @@ CLUSTERS: Table = {
         wire.write_arn,
         note=(
             "Groups are matched by name; unlisted ones stay as they are. Mutable members that are left out keep their value; an immutable one "
-            "that is left out or changed is refused. A call that changes nothing starts nothing."
+            "that is left out or changed is refused. Any member may be sent alone. A call that changes nothing starts nothing."
         ),
         members={
             **honoured("ClusterName"),
@@ -65,6 +65,7 @@ CLUSTERS: Table = {
         wire.read_listing,
         clusters.listed,
         lambda rows, _members: wire.write_listing(rows),
+        note="Oldest first unless SortOrder says otherwise. Clusters that are being deleted show; those that are gone do not.",
         members={
             **honoured(*CREATED, *PAGE, *ORDER, "NameContains"),
             **refused({"TrainingPlanArn": "Leave it out: there are no training plans here."}),

@@ -16,7 +16,7 @@ HEALTH: Table = {
         health.start,
         write_arn,
         note=(
-            "Of every worker node, accelerated or not. One at a time for a cluster; meanwhile its nodes show DeepHealthCheckInProgress and take no "
+            "Of every worker node, accelerated or not. One at a time for a cluster (ConflictException); meanwhile its nodes show DeepHealthCheckInProgress and take no "
             "new work, and UpdateCluster is refused. Running work is not disturbed: a node that is busy for 10 minutes is left out. A node that "
             "fails is replaced if NodeRecovery is Automatic, and takes no new work otherwise. ListClusterOperations has the operation."
         ),

@@ -17,7 +17,10 @@ NODES: Table = {
         wire.read_listing,
         nodes.listed,
         wire.write_listing,
-        note="SortBy NAME orders by instance group. A node without an instance shows only with IncludeNodeLogicalIds, with an empty InstanceId.",
+        note=(
+            "Oldest first unless SortOrder says otherwise; SortBy NAME orders by instance group. A node without an instance shows only with "
+            "IncludeNodeLogicalIds: with an empty InstanceId, and as LaunchTime the time at which it was asked for."
+        ),
         members=honoured("ClusterName", *CREATED, *PAGE, *ORDER, "InstanceGroupNameContains", "IncludeNodeLogicalIds"),
         absent={f"ClusterNodeSummaries[].{name}": why for name, why in _NOTHING_TO_SHOW.items()},
     ),
@@ -25,7 +28,7 @@ NODES: Table = {
         wire.read_choice,
         nodes.describe,
         wire.write_details,
-        note="By exactly one of NodeId and NodeLogicalId.",
+        note="By exactly one of NodeId and NodeLogicalId. LastSoftwareUpdateTime is there after the node's first update of its software.",
         members=honoured("ClusterName", "NodeId", "NodeLogicalId"),
         absent={
             **{f"NodeDetails.{name}": why for name, why in _NOTHING_TO_SHOW.items()},

@@ -22,7 +22,7 @@ _AMOUNTS: Final = (
 )
 _SHARING: Final = "ComputeQuotaConfig.ResourceSharingConfig"
 _CONFIG: Final = {
-    **stored("ComputeQuotaConfig"),
+    **stored("ComputeQuotaConfig", note="Kept in versions and shown; jobs are not admitted by it yet."),
     **stored(
         *whole("ComputeQuotaConfig.ComputeQuotaResources"),
         *under("ComputeQuotaConfig.ComputeQuotaResources[]", *_AMOUNTS),
@@ -38,11 +38,15 @@ _CONFIG: Final = {
         *under(f"{_SHARING}.AbsoluteBorrowLimits[]", *_AMOUNTS),
         note="With LendAndBorrow only; by the rules of ComputeQuotaResources.",
     ),
-    **stored("ComputeQuotaConfig.PreemptTeamTasks", note="LowerPriority where it is left out."),
-    **stored("ComputeQuotaTarget", "ComputeQuotaTarget.FairShareWeight", note="A weight is 0 where it is left out."),
+    **stored("ComputeQuotaConfig.PreemptTeamTasks", note="LowerPriority where it is left out. No job gives way to another yet."),
+    **stored(
+        "ComputeQuotaTarget",
+        "ComputeQuotaTarget.FairShareWeight",
+        note="A weight is 0 where it is left out. Nothing is shared by it yet.",
+    ),
     **honoured("ComputeQuotaTarget.TeamName", note="A cluster has one quota for a team."),
-    **stored("ActivationState", note="Enabled where it is left out."),
-    **stored("Description"),
+    **stored("ActivationState", note="Enabled where it is left out. Jobs are not admitted by it yet."),
+    **stored("Description", note="Text for people."),
 }
 
 QUOTAS: Table = {
@@ -76,6 +80,10 @@ QUOTAS: Table = {
         members=honoured("ComputeQuotaId"),
     ),
     "ListComputeQuotas": Listing(
-        revised.read_listing, quotas.listed, wire.write_listing, members=honoured(*FILTERS, *ORDER, *PAGE)
+        revised.read_listing,
+        quotas.listed,
+        wire.write_listing,
+        note="Newest first unless SortOrder says otherwise.",
+        members=honoured(*FILTERS, *ORDER, *PAGE),
     ),
 }

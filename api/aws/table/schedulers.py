@@ -37,7 +37,7 @@ SCHEDULERS: Table = {
         schedulers.create,
         wire.write_made,
         note="Names are unique on their cluster, which may have several. Either orchestrator will do. They end with their cluster.",
-        members={**honoured("Name", "ClusterArn", *TAG), **_CONFIG, **stored("Description")},
+        members={**honoured("Name", "ClusterArn", *TAG), **_CONFIG, **stored("Description", note="Text for people.")},
     ),
     "DescribeClusterSchedulerConfig": Operation(
         wire.read_wanted,
@@ -56,7 +56,7 @@ SCHEDULERS: Table = {
             **honoured("ClusterSchedulerConfigId"),
             **honoured("TargetVersion", note=SEEN),
             **_CONFIG,
-            **stored("Description"),
+            **stored("Description", note="Text for people."),
         },
     ),
     "DeleteClusterSchedulerConfig": Operation(
@@ -67,6 +67,10 @@ SCHEDULERS: Table = {
         members=honoured("ClusterSchedulerConfigId"),
     ),
     "ListClusterSchedulerConfigs": Listing(
-        revised.read_listing, schedulers.listed, wire.write_listing, members=honoured(*FILTERS, *ORDER, *PAGE)
+        revised.read_listing,
+        schedulers.listed,
+        wire.write_listing,
+        note="Newest first unless SortOrder says otherwise.",
+        members=honoured(*FILTERS, *ORDER, *PAGE),
     ),
 }

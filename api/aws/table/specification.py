@@ -9,9 +9,14 @@ from api.aws.table.parts import DEPLOYMENT, FILE_SYSTEM, LUSTRE, VOLUME, VPC, un
 
 _NO_IAM = "There is no IAM here: nothing is done under this role."
 _NETWORK = "Nodes stand in the provider's own network."
-_MOUNT = "Immutable. A lifecycle script that mounts it finds it in DescribeClusterNode."
+_MOUNT = "Immutable. Nothing is mounted by itself: a lifecycle script that mounts it finds it in DescribeClusterNode."
+_NEW_ONLY = "Of an existing group it is changed by UpdateClusterSoftware alone."
 _LUSTRE = "No file system is made: a restricted group's nodes have what their provider gives them."
-_SLURM = "It tells those who run Slurm on the nodes; a controller is unique, and not removed by scaling."
+_NO_SLURM = "Slurm itself is run by those who install it on the nodes."
+_NO_KUBERNETES = (
+    "DescribeCluster and DescribeClusterNode show them, for whoever runs Kubernetes on the nodes. Nothing here speaks to Kubernetes: "
+    "nobody puts them on its nodes or puts back what was taken off by hand, and what is Current is always what is Desired."
+)
 
 
 def _of_any_group(group: str) -> Support:
@@ -50,16 +55,28 @@ def _of_group(group: str) -> Support:
         ),
         **honoured(*whole(lifecycle, "SourceS3Uri", "OnCreate"), note="The script runs once on every new node."),
         **honoured(f"{lifecycle}.OnInitComplete", note="As OnCreate; with both, after it."),
-        **honoured(f"{group}.ImageId", f"{group}.ImageReleaseVersion", note="'default', or an image that was registered."),
-        **honoured(*whole(patch, "PatchingStrategy", "IdleWaitWindowInSeconds")),
-        **honoured(*whole(f"{patch}.PatchSchedule", "NextPatchDate")),
+        **honoured(f"{group}.ImageId", note=f"'default', or an image of which a release was registered. {_NEW_ONLY}"),
+        **honoured(f"{group}.ImageReleaseVersion", note=f"A registered release; left out: the image's newest. {_NEW_ONLY}"),
+        **honoured(
+            *whole(patch, "PatchingStrategy"),
+            note="Patching is an update of the group's software to the newest release of its image.",
+        ),
+        **honoured(f"{patch}.IdleWaitWindowInSeconds", note="With WhenIdle and WhenAllIdle only; 86400 where it is left out."),
+        **honoured(*whole(f"{patch}.PatchSchedule", "NextPatchDate"), note="Left out: a day after a newer release was seen."),
         **honoured(*whole(f"{patch}.DeploymentConfig", *DEPLOYMENT), note="Of the update that patching starts."),
-        **honoured(*whole(f"{patch}.DrainPolicy", "DrainTimeoutInSeconds", "OnDrainTimeout")),
+        **honoured(
+            *whole(f"{patch}.DrainPolicy", "DrainTimeoutInSeconds", "OnDrainTimeout"),
+            note="With DrainFirst only; 3600 seconds, and then Skip, where they are left out.",
+        ),
         **stored(
             *whole(kubernetes, "Labels", "Taints", *under("Taints[]", "Key", "Value", "Effect")),
-            note="DescribeClusterNode shows them, for whoever runs Kubernetes on the nodes.",
+            note=_NO_KUBERNETES,
         ),
-        **stored(*whole(f"{group}.SlurmConfig", "NodeType", "PartitionNames"), note=_SLURM),
+        **honoured(
+            *whole(f"{group}.SlurmConfig", "NodeType"),
+            note=f"The Controller is unique, is neither scaled, deleted nor replaced, and a continuous cluster waits for it and for Login. {_NO_SLURM}",
+        ),
+        **stored(f"{group}.SlurmConfig.PartitionNames", note=_NO_SLURM),
         **honoured(*whole(f"{group}.CapacityRequirements", "Spot", "OnDemand"), note="Immutable. A node's CapacityType."),
         **stored(*whole(f"{group}.NetworkInterface", "InterfaceType"), note=f"Immutable. {_NETWORK}"),
     }
@@ -80,22 +97,28 @@ def _of_cluster() -> Support:
             note=_LUSTRE,
         ),
         **stored(
-            *whole("Orchestrator", *whole("Eks", "ClusterArn")), note="Immutable. An EKS cluster belongs to one cluster at a time."
+            *whole("Orchestrator", *whole("Eks", "ClusterArn")),
+            note="Immutable. An EKS cluster belongs to one cluster until that is gone. Nothing here speaks to Kubernetes.",
         ),
-        **stored(*whole(slurm, "SlurmConfigStrategy"), note="Slurm itself is run by those who install it on the nodes."),
+        **stored(slurm, note=_NO_SLURM),
+        **stored(f"{slurm}.SlurmConfigStrategy", note=f"Refused with NodeProvisioningMode Continuous. {_NO_SLURM}"),
         **stored(
             *whole(f"{slurm}.AccountingDatabase", "Endpoint", "Port", "Name", "SecretArn"),
             note="Nothing here connects to it: Slurm is run by those who install it on the nodes.",
         ),
-        **honoured("NodeRecovery", note="None: a lost node is shown, and replaced only when asked for."),
+        **honoured(
+            "NodeRecovery", note="Automatic where it is left out. None: a lost node is shown, and replaced only when asked for."
+        ),
         **stored(
-            *whole("TieredStorageConfig", "Mode", "InstanceMemoryAllocationPercentage"), note="The memory tier itself comes later."
+            *whole("TieredStorageConfig", "Mode", "InstanceMemoryAllocationPercentage"),
+            note="With any orchestrator. No node keeps checkpoints in memory for it yet.",
         ),
         **honoured("NodeProvisioningMode", note="Immutable."),
-        **stored("ClusterRole", note=_NO_IAM),
+        **stored("ClusterRole", note=f"It cannot change while AutoScaling is enabled. {_NO_IAM}"),
         **stored(
             *whole("AutoScaling", "Mode", "AutoScalerType"),
-            note="Karpenter is run by those who install it; it adds nodes by BatchAddClusterNodes.",
+            note="Mode Enable needs Continuous, Eks and ClusterRole. Karpenter is run by those who install it; it adds nodes by "
+            "BatchAddClusterNodes.",
         ),
     }
 
