@@ -54,7 +54,9 @@ BEHAVIOUR = """\
 
 - `InstanceStatus` is `Pending` while a lifecycle script runs, and `Running` while a node is merely unreachable: unreachable is not dead. A node
   that serves shows `DeepHealthCheckInProgress` while it is examined, and `Failure` when it was found unfit and is not replaced. A place at which
-  hosts come to nothing shows `Failure`, with the reason in `Message`, while the next one is waited for.
+  hosts come to nothing shows `Failure`, with the reason in `Message`, while the next one is waited for. A node that starts anew from another
+  release or in another group is `SystemUpdating` or `AttachInProgress` until its agent is back; while its scripts run again it is `Pending`, and not
+  counted in `CurrentCount`.
 - A request's unknown member is refused, not ignored: what is accepted is stored, acted on, and comes back.
 - Nodes are in one availability zone: the region's name and `a`.
 - `EVERSTEP_MAX_INSTANCES` and `EVERSTEP_MAX_INSTANCES_PER_CLUSTER`, where they are set for the API, are limits of all clusters' instances
@@ -63,7 +65,7 @@ BEHAVIOUR = """\
   Without capacity for them it is `Failed`, and nothing of it is left running.
 - A continuous group that waits for capacity is `Degraded`, and asks again, ever more slowly, up to a minute; its events tell of the attempts.
 - No `Orchestrator` means that none is asked for: `SlurmConfig` may be given, and is required in every group only of a continuous cluster with
-  `Orchestrator.Slurm`. One group at most is the `Controller`, with one instance.
+  `Orchestrator.Slurm`. One group at most is the `Controller`, with one instance; a cluster that has one keeps one.
 - Nothing here speaks to Kubernetes or Slurm. The labels, taints, conditions and reasons by which HyperPod marks nodes there are not written, and
   one that is set by hand asks for nothing: ask with BatchRebootClusterNodes or BatchReplaceClusterNodes.
 - Restricted instance groups are nodes like others here, in a list of their own; no account needs to be admitted to them.

@@ -52,6 +52,12 @@ def test_a_flaky_script_is_tried_again_and_a_hopeless_one_sinks_no_cluster(stack
     arn = stack.sagemaker.create_cluster(ClusterName=cluster_name, InstanceGroups=[good, bad], **eks("nodes"))["ClusterArn"]
     (node,) = until("the flaky one runs", lambda: stack.running(cluster_name))
     assert (tmp_path / node).read_text() == "try\n" * 3
+    told = [event["Description"] for event in stack.sagemaker.list_cluster_events(ClusterName=cluster_name, NodeId=node)["Events"]]
+    assert [text for text in reversed(told) if "flaky.sh started" in text] == [
+        "Lifecycle script flaky.sh started.",
+        "Lifecycle script flaky.sh started (try 2).",
+        "Lifecycle script flaky.sh started (try 3).",
+    ]
 
     def failure() -> str | None:
         status = shown(stack, cluster_name, "bad")["InstanceStatus"]
