@@ -55,8 +55,8 @@ BEHAVIOUR = """\
 - `InstanceStatus` is `Pending` while a lifecycle script runs, and `Running` while a node is merely unreachable: unreachable is not dead. A node
   that serves shows `DeepHealthCheckInProgress` while it is examined, and `Failure` when it was found unfit and is not replaced. A place at which
   hosts come to nothing shows `Failure`, with the reason in `Message`, while the next one is waited for. A node that starts anew from another
-  release or in another group is `SystemUpdating` or `AttachInProgress` until its agent is back; while its scripts run again it is `Pending`, and not
-  counted in `CurrentCount`.
+  release or in another group is `SystemUpdating` or `AttachInProgress` until its agent is back, and `Pending` while its scripts run again; all
+  the while it is counted in `CurrentCount`.
 - A request's unknown member is refused, not ignored: what is accepted is stored, acted on, and comes back.
 - Nodes are in one availability zone: the region's name and `a`.
 - `EVERSTEP_MAX_INSTANCES` and `EVERSTEP_MAX_INSTANCES_PER_CLUSTER`, where they are set for the API, are limits of all clusters' instances

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from sqlalchemy import JSON, ColumnElement, Select, func, literal_column, or_, select
+from sqlalchemy import JSON, ColumnElement, Select, and_, func, literal_column, or_, select
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.orm import Session
 
@@ -15,7 +15,7 @@ from models.cluster.table import Cluster, InstanceGroup
 from models.errors import NotFound
 from models.image.aggregate import RELEASES, read_releases
 from models.image.queries import Releases
-from models.node.states import COUNTED
+from models.node.states import COUNTED, NodeState
 from models.node.table import Node
 from models.prepared import Prepared
 
@@ -36,7 +36,9 @@ class Described:
 # The table, not the class: how many nodes serve is told to every team, whoever's work they do.
 _node = Node.__table__.c
 _COUNTED: Final[tuple[ColumnElement[str], ...]] = tuple(literal_column(f"'{state}'") for state in COUNTED)
-_serving = select(func.count()).where(_node.group_id == InstanceGroup.id, _node.state.in_(_COUNTED)).scalar_subquery()
+_returns = and_(_node.state == literal_column(f"'{NodeState.CHECKING}'"), _node.starts > literal_column("0"))
+_is_counted = or_(_node.state.in_(_COUNTED), _returns)
+_serving = select(func.count()).where(_node.group_id == InstanceGroup.id, _is_counted).scalar_subquery()
 _group = func.json_build_array(*(getattr(InstanceGroup, name) for name in _OF_GROUP), _serving)
 _groups = (
     select(func.json_agg(aggregate_order_by(_group, InstanceGroup.position), type_=JSON))

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import and_, collate, func, or_, select
+from sqlalchemy import ColumnElement, and_, collate, func, or_, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session
 
@@ -171,10 +171,14 @@ def at_wanted_image(session: Session, cluster_id: str) -> dict[str, int]:
     return {row.group_id: row.nodes for row in session.execute(counted.group_by(Node.group_id))}
 
 
+def _is_counted() -> ColumnElement[bool]:
+    return or_(Node.state.in_(COUNTED), and_(Node.state == NodeState.CHECKING, Node.starts > 0))
+
+
 def current_counts(session: Session, cluster_id: str) -> dict[str, int]:
     """How many nodes of each group serve, by the group's id; groups without any are left out."""
     nodes = func.count().label("nodes")
-    counted = select(Node.group_id, nodes).where(Node.cluster_id == cluster_id, Node.state.in_(COUNTED)).group_by(Node.group_id)
+    counted = select(Node.group_id, nodes).where(Node.cluster_id == cluster_id, _is_counted()).group_by(Node.group_id)
     return {row.group_id: row.nodes for row in session.execute(counted.execution_options(**{ACROSS_TEAMS: True}))}
 
 
@@ -182,7 +186,7 @@ def current_types(session: Session, group_ids: Sequence[str]) -> dict[str, dict[
     """How many nodes of each instance type serve in these groups, by the group's id."""
     counted = (
         select(Node.group_id, Node.instance_type, func.count())
-        .where(Node.group_id.in_(group_ids), Node.state.in_(COUNTED))
+        .where(Node.group_id.in_(group_ids), _is_counted())
         .group_by(Node.group_id, Node.instance_type)
     )
     counts: dict[str, dict[str, int]] = {}

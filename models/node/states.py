@@ -80,7 +80,7 @@ class Restart(StrEnum):
 
 
 COUNTED = (_N.READY, _N.SUSPECT, _N.DRAINING, _N.REBOOTING, _N.UPDATING, _N.DETACHING)
-"""The states in which a node counts as current in its group."""
+"""The states in which a node counts as current in its group. One that starts anew goes on counting while its scripts run again."""
 WANTED = (
     _N.REQUESTED,
     _N.BOOTING,

@@ -7,7 +7,10 @@ from datetime import timedelta
 import pytest
 from botocore.exceptions import ClientError
 
+from models.node import queries
+from models.node.changes import Arrival, report_registered, settle_node
 from models.node.states import NodeState
+from models.node.wishes import request_reimage, settle_restart
 from models.session import Sessions, unit_of_work
 from tests import rows
 from tests.api.installed import knows
@@ -33,6 +36,33 @@ def nodes(sagemaker, sessions: Sessions) -> list[str]:
 def test_running_nodes_count_as_current(sagemaker, nodes):
     (shown,) = sagemaker.describe_cluster(ClusterName="c1")["InstanceGroups"]
     assert (shown["CurrentCount"], shown["TargetCount"]) == (5, 5)
+
+
+def test_a_node_that_starts_anew_goes_on_counting_and_a_new_one_counts_once_it_serves(sagemaker, sessions: Sessions, nodes):
+    def counted() -> tuple[int, int]:
+        with unit_of_work(sessions) as session:
+            cluster = rows.clusters.find(session, "c1")
+            (told,) = queries.current_counts(session, cluster.id).values()
+        return told, sagemaker.describe_cluster(ClusterName="c1")["InstanceGroups"][0]["CurrentCount"]
+
+    with unit_of_work(sessions) as session:
+        rows.node(session, rows.clusters.find(session, "c1"), number=6, state=NodeState.CHECKING)
+        node_id = queries.by_instance(session, nodes[0]).id
+    for step in (NodeState.READY, NodeState.DRAINING, NodeState.UPDATING, NodeState.CHECKING):
+        with unit_of_work(sessions) as session:
+            node = queries.get(session, node_id, lock=True)
+            match step:
+                case NodeState.READY:
+                    request_reimage(session, node, image="2.0.0", why="a test", now=rows.NOW)
+                case NodeState.DRAINING:
+                    settle_node(session, node, step, why="Asked for.", now=rows.NOW)
+                case NodeState.UPDATING:
+                    settle_restart(session, node, why="Drained.", now=rows.NOW)
+                case NodeState.CHECKING:
+                    arrival = Arrival(boot="boot-2", address="127.77.0.1", rendezvous_port=29500, facts={}, start=1)
+                    report_registered(session, node, arrival, node_token="token-2", now=rows.NOW)
+            assert node.state is step
+        assert counted() == (5, 5), step
 
 
 @pytest.mark.parametrize("sort", ["CREATION_TIME", "NAME"])
