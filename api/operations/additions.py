@@ -132,7 +132,7 @@ def _add(work: Work, cluster: Cluster, additions: Sequence[Addition]) -> Additio
         return Additions((), tuple(failed))
     check_instances(work, more=sum(by.values()), cluster_id=cluster.id)
     current = nodes.current_counts(work.session, cluster.id)
-    request_counts(work.session, cluster, by, current=current, why=f"{sum(by.values())} nodes were added.", now=work.now)
+    request_counts(work.session, cluster, by, current=current, why=f"{sum(by.values())} added.", now=work.now)
     added = [_wanted(work, group, addition) for group, addition in good for _ in range(addition.count)]
     return Additions(tuple(added), tuple(failed))
 

@@ -95,7 +95,7 @@ def delete(work: Work, choice: BatchChoice) -> Outcome:
         raise Invalid(message=all_failed("deleted", outcome.failures))
     by = {group: left[group.id] - group.target_count for group in groups.values() if left[group.id] != group.target_count}
     current = nodes.current_counts(work.session, cluster.id)
-    request_counts(work.session, cluster, by, current=current, why=f"{len(chosen)} nodes were deleted.", now=work.now)
+    request_counts(work.session, cluster, by, current=current, why=f"{len(chosen)} deleted.", now=work.now)
     for node in chosen:
         wishes.request_removal(work.session, node, why="Its deletion was requested.", now=work.now)
     return outcome
