@@ -84,7 +84,7 @@ def _of_group(group: str) -> Support:
 
 def _of_restricted_group(group: str) -> Support:
     lustre = under("EnvironmentConfig", *whole("FSxLustreConfig", *LUSTRE))
-    return {**_of_any_group(group), **stored(*whole(group, *whole("EnvironmentConfig"), *lustre)[1:], note=_LUSTRE)}
+    return {**_of_any_group(group), **stored(*whole(group, *whole("EnvironmentConfig"), *lustre)[1:], note=f"Immutable. {_LUSTRE}")}
 
 
 def _of_cluster() -> Support:
