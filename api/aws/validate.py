@@ -21,7 +21,7 @@ from api.aws.patterns import is_match
 
 _SHOWN = 256
 """Characters of a refused value that the message repeats."""
-_TOLD = 1000
+MOST_TOLD = 1000
 """Violations that a message tells; of the rest, how many there are. A body has room for millions."""
 _UNTOLD = ""
 """Stands for a violation that comes after so many others that nobody will read it."""
@@ -34,9 +34,9 @@ class Violated(Exception):
     """The request breaks constraints of the model; ``violations`` in the order of the model's members, the first thousand of them."""
 
     def __init__(self, violations: list[str]) -> None:
-        self.violations = tuple(violations[:_TOLD])
+        self.violations = tuple(violations[:MOST_TOLD])
         count = len(violations)
-        told = [*self.violations, *([f"and {count - _TOLD} more"] if count > _TOLD else [])]
+        told = [*self.violations, *([f"and {count - MOST_TOLD} more"] if count > MOST_TOLD else [])]
         super().__init__(f"{count} validation error{'' if count == 1 else 's'} detected: {'; '.join(told)}")
 
 
@@ -75,9 +75,9 @@ def _structure(shape: StructureShape, value: Any, path: str, violations: list[st
         elif name in required:
             violations.append(violation(None, below(path, name), "Member must not be null"))
     unknown = [name for name in given if name not in shape.members]
-    for name in unknown[:_TOLD]:
+    for name in unknown[:MOST_TOLD]:
         violations.append(_unknown(shape, name, given[name], path, has_hint=len(violations) < _HINTED))
-    violations += [_UNTOLD] * (len(unknown) - _TOLD)
+    violations += [_UNTOLD] * (len(unknown) - MOST_TOLD)
     if shape.is_tagged_union and len(given) != 1:
         names = ", ".join(shape.members)
         violations.append(violation(value, path, f"Member must have exactly one of its members set: [{names}]"))

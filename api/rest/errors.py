@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 
 from api import sigv4
 from api.aws.body import Unreadable
-from api.aws.validate import Violated
+from api.aws.validate import MOST_TOLD, Violated
 from api.deps import TooLarge
 from api.limits import Throttled
 from api.rest.conditions import PreconditionFailed, Unmodified, tag
@@ -101,8 +101,9 @@ def _refuse(_request: Request, error: Exception) -> JSONResponse:
 
 def _refuse_shape(_request: Request, error: Exception) -> JSONResponse:
     found = error.errors() if isinstance(error, RequestValidationError) else []
-    violations = [{"member": ".".join(map(str, item["loc"][1:])), "message": item["msg"]} for item in found]
-    detail = "; ".join(f"{item['member'] or 'body'}: {item['message']}" for item in violations)
+    violations = [{"member": ".".join(map(str, item["loc"][1:])), "message": item["msg"]} for item in found[:MOST_TOLD]]
+    more = [f"and {len(found) - MOST_TOLD} more"] if len(found) > MOST_TOLD else []
+    detail = "; ".join([*(f"{item['member'] or 'body'}: {item['message']}" for item in violations), *more])
     return _respond(Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid", detail, {"violations": violations}))
 
 

@@ -51,6 +51,12 @@ def test_no_query_and_no_body_with_such_text_is_taken(call: Call) -> None:
     assert {key: answer.status_code for key, answer in answers.items() if answer.status_code != 422} == {}
 
 
+def test_an_answer_tells_the_first_thousand_mistakes_and_counts_the_rest(call: Call) -> None:
+    answer = call("POST", "/v1/alarms", json={"AlarmName": "a", "State": "OK"} | {f"x{number}": 1 for number in range(3_000)})
+    assert (answer.status_code, len(answer.json()["violations"])) == (422, 1_000)
+    assert answer.json()["detail"].endswith("; and 2000 more")
+
+
 DIGITS = "9" * 5000
 """Python reads no number of so many digits, and says so with a ValueError."""
 
