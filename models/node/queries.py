@@ -6,15 +6,17 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, and_, collate, func, or_, select
+from sqlalchemy import ColumnElement, and_, collate, exists, func, or_, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session
 
 from models.cluster.table import InstanceGroup
 from models.errors import NotFound, Unauthenticated
-from models.ids import digest
+from models.ids import OperationId, digest
 from models.node.states import COUNTED, SERVING, NodeState
 from models.node.table import Node
+from models.operation.states import OF_NODES, OperationState
+from models.operation.table import Operation
 from models.paging import Cut, Page, page
 from models.session import ACROSS_TEAMS, locked
 
@@ -50,6 +52,18 @@ def newest_of(session: Session, group_id: str, places: Sequence[str]) -> list[No
     newest = select(Node.id).where(Node.group_id == group_id, Node.logical_id.in_(places)).ext(distinct_on(Node.logical_id))
     ids = session.scalars(newest.order_by(Node.logical_id, Node.created_at.desc())).all()
     return list(session.scalars(locked(select(Node).where(Node.id.in_(ids)).order_by(Node.id))))
+
+
+def idle_operations(session: Session, cluster_id: str) -> list[OperationId]:
+    """The open operations about single nodes that no node is in the middle of any more: the last one was let go, or is part of a newer one."""
+    has_nodes = exists().where(Node.operation_id == Operation.id, Node.state != NodeState.GONE)
+    wanted = select(Operation.id).where(
+        Operation.cluster_id == cluster_id,
+        Operation.state == OperationState.IN_PROGRESS,
+        Operation.type.in_(OF_NODES),
+        ~has_nodes,
+    )
+    return list(session.scalars(wanted.order_by(Operation.id)))
 
 
 def lock(session: Session, ids: Collection[str], *, groups: Collection[str], holder: str, places: Collection[str]) -> None:

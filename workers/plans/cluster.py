@@ -14,6 +14,7 @@ from models.node.states import NodeState
 from workers.plans.cluster_seen import (
     Action,
     ClusterSeen,
+    FinishIdleOperations,
     FinishOperations,
     GroupSeen,
     LetGo,
@@ -55,6 +56,8 @@ def plan(seen: ClusterSeen, now: datetime) -> Decision[Action]:
         actions += [*converge(seen, group), *conclusions]
         retry = soonest(retry, patience)
     actions += _conclude(seen)
+    if seen.has_idle_operation:
+        actions.append(FinishIdleOperations("Its nodes are gone, or part of what was asked for later."))
     is_settled = seen.state in (ClusterState.IN_SERVICE, ClusterState.FAILED) and not seen.has_operation
     return Decision(tuple(actions), soonest(LOOK_AGAIN if is_settled else _LOOK_SOON, retry))
 

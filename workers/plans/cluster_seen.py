@@ -102,6 +102,8 @@ class ClusterSeen:
     is_continuous: bool
     replaces_lost_nodes: bool = True
     has_operation: bool = False
+    has_idle_operation: bool = False
+    """Whether something was asked of single nodes that none of them is in the middle of any more."""
     failure: str | None = None
     zone: str = ""
     groups: tuple[GroupSeen, ...] = ()
@@ -174,6 +176,13 @@ class FinishOperations:
 
 
 @dataclass(frozen=True)
+class FinishIdleOperations:
+    """Those that no node is in the middle of any more."""
+
+    why: str
+
+
+@dataclass(frozen=True)
 class WakeJob:
     """The job's own plan sees that its cluster is going."""
 
@@ -181,4 +190,15 @@ class WakeJob:
     why: str
 
 
-Action = WantNode | LetGo | TryType | MissMinimum | MoveGroup | RollBackGroup | MoveCluster | FinishOperations | WakeJob
+Action = (
+    WantNode
+    | LetGo
+    | TryType
+    | MissMinimum
+    | MoveGroup
+    | RollBackGroup
+    | MoveCluster
+    | FinishOperations
+    | FinishIdleOperations
+    | WakeJob
+)

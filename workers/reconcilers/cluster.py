@@ -19,6 +19,7 @@ from models.node.changes import settle_other_type, settle_unwanted, settle_wante
 from models.node.states import NodeState
 from models.node.table import Node
 from models.operation import queries as operations
+from models.operation.changes import settle_done
 from models.session import keep
 from workers.plans import cluster as plans
 from workers.plans import cluster_seen as values
@@ -51,6 +52,7 @@ class ClusterReconciler:
             is_continuous=cluster.is_continuous,
             replaces_lost_nodes=cluster.settings.get("NodeRecovery") != "None",
             has_operation=bool(operations.open_of_cluster(session, row_id)),
+            has_idle_operation=bool(nodes.idle_operations(session, row_id)),
             failure=cluster.failure_message,
             zone=cluster.zone,
             groups=tuple(_group_seen(group, of_group[group.id], incoming[group.id]) for group in groups),
@@ -76,8 +78,8 @@ def _write(session: Session, cluster: Cluster, groups: dict[Any, InstanceGroup],
     match action:
         case values.MoveCluster(new=new, why=why):
             changes.settle_cluster(session, cluster, new, why=why, now=now)
-        case values.FinishOperations():
-            changes.settle_operations(session, cluster, now=now)
+        case values.FinishOperations() | values.FinishIdleOperations():
+            _finish(session, cluster, action, now)
         case values.MoveGroup(group=group, new=new, why=why):
             changes.settle_group(session, cluster, groups[group], new, why=why, now=now)
         case values.RollBackGroup(group=group):
@@ -97,6 +99,16 @@ def _write(session: Session, cluster: Cluster, groups: dict[Any, InstanceGroup],
             wake(session, jobs.get(session, job, lock=True), now=now)
 
 
+def _finish(
+    session: Session, cluster: Cluster, action: values.FinishOperations | values.FinishIdleOperations, now: datetime
+) -> None:
+    if isinstance(action, values.FinishOperations):
+        changes.settle_operations(session, cluster, now=now)
+        return
+    for operation_id in nodes.idle_operations(session, cluster.id):
+        settle_done(session, operation_id, now=now)
+
+
 def _lock_order(action: values.Action) -> tuple[int, str]:
     """Cluster, groups, nodes by id, jobs by id: two transactions that lock in one order cannot wait for each other."""
     match action:
@@ -108,7 +120,7 @@ def _lock_order(action: values.Action) -> tuple[int, str]:
             return (3, job)
         case values.MoveCluster():
             return (1, "")
-        case values.FinishOperations():
+        case values.FinishOperations() | values.FinishIdleOperations():
             return (4, "")  # last: what this step concludes still belongs to the operation
         case _:
             return (0, "")
