@@ -48,12 +48,14 @@ class Stage:
         return sorted(node.image or "" for node in self.plane.nodes(self.cluster_id) if node.is_wanted)
 
     def update(self, **members: Any) -> None:
-        self.sagemaker.update_cluster_software(ClusterName="c1", **members)
         self.catch_up()
+        self.sagemaker.update_cluster_software(ClusterName="c1", **members)
 
     def catch_up(self) -> None:
         """The server tells the wall's time, and so do the rows that it wants looked at: a plane that is behind would not find them due."""
-        self.plane.clock.at = max(self.plane.clock.at, WallClock().now())
+        behind = WallClock().now() - self.plane.clock.at
+        if behind > timedelta(0):
+            self.plane.run(behind.total_seconds() + 5, every=2.5)
 
     def until_in_service(self, seconds: float = 300) -> None:
         self.plane.run_until(lambda: self.plane.cluster_state(self.cluster_id) is ClusterState.IN_SERVICE, seconds)
