@@ -97,6 +97,8 @@ class GroupSeen:
     batch_done_at: datetime | None = None
     is_watched: bool = False
     """Whether alarms are named: then the end, too, waits for the interval."""
+    target: int | None = None
+    """How many nodes the group is to have; None: as many as it has places."""
     nodes: tuple[NodeSeen, ...] = ()
 
     @property
@@ -109,8 +111,11 @@ class GroupSeen:
 
     @property
     def live(self) -> tuple[NodeSeen, ...]:
-        """The nodes whose places are still the group's: those which nobody told to go."""
-        return tuple(node for node in self.nodes if not node.is_vacated or node.was_lost)
+        """The nodes whose places are the group's: those that nobody told to go, and of the lost ones as many as will be filled again."""
+        filling = tuple(node for node in self.nodes if not node.is_vacated)
+        lost = [node for node in self.nodes if node.is_vacated and node.was_lost and not node.is_moving]
+        room = len(lost) if self.target is None else max(0, self.target - len(filling))
+        return (*filling, *sorted(lost, key=lambda node: node.place not in self.batch)[:room])
 
     @property
     def left(self) -> tuple[NodeSeen, ...]:

@@ -187,6 +187,7 @@ def _group_seen(group: InstanceGroup, row: GroupUpdate, seen: Mapping[str, list[
         skipped=frozenset(row.skipped),
         batch_done_at=row.batch_done_at,
         is_watched=bool(row.deployment.get("AutoRollbackConfiguration")),
+        target=group.target_count,
         nodes=tuple(seen.get(group.id, ())),
     )
 

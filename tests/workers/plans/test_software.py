@@ -191,6 +191,17 @@ def test_a_node_that_is_to_move_is_waited_for_until_it_has_left_or_stays():
     assert only(group(nodes=(node(1, "1.1.0"),))).new is UpdateState.SUCCEEDED
 
 
+@pytest.mark.parametrize("state", [UpdateState.IN_PROGRESS, UpdateState.ROLLING_BACK])
+@pytest.mark.parametrize("change", [{}, {"is_moving": True}])
+def test_nobody_waits_for_a_lost_node_whose_place_is_not_filled_again(state, change):
+    """The group was made smaller meanwhile, or the place has gone to another group with the node."""
+    seen = group(state=state, target=1)
+    lost = node(0, "0.9.0", NodeState.GONE, was_lost=True, is_wanted=False, **change)
+    assert isinstance(only(replace(seen, nodes=(lost, node(1, seen.goal)))), End)
+    missed = replace(seen, nodes=(replace(lost, is_moving=False), node(1, seen.goal)), target=2)
+    assert plan(UpdateSeen((missed,)), NOW).actions == ()
+
+
 def test_a_cluster_that_is_going_takes_its_update_with_it():
     actions = plan(UpdateSeen((group(),), cluster_is_going=True), NOW).actions
     assert [type(action) for action in actions] == [End, Close]
