@@ -28,13 +28,19 @@ _SERVING = (GroupState.IN_SERVICE, GroupState.DEGRADED)
 
 
 def start_due(plane: Plane) -> int:
-    """Looks at every cluster with a group that is updated by itself; returns how many updates were started."""
+    """Looks at every cluster with a group that is updated by itself; returns how many updates were started.
+
+    A cluster that cannot be looked at does not keep the others waiting.
+    """
     with unit_of_work(plane.sessions) as session:
         waiting = queries.clusters_with_schedules(session)
     started = 0
     for cluster_id in waiting:
-        with unit_of_work(plane.sessions) as session:
-            started += _look(session, cluster_id, plane.clock.now())
+        try:
+            with unit_of_work(plane.sessions) as session:
+                started += _look(session, cluster_id, plane.clock.now())
+        except Exception:
+            log.exception("cluster %s: whether its software is to be updated cannot be told now", cluster_id)
     return started
 
 

@@ -79,8 +79,9 @@ BEHAVIOUR = """\
 - Nodes of a flexible group are of the first type for which there is capacity, in the order of preference; scaling down takes the least preferred first.
 - A member of the wrong JSON type is a `SerializationException`; booleans and floats are no integers. Violated constraints are all told at once.
 - Timestamps are taken as seconds since the epoch, as text of that, and as ISO 8601; they are written as seconds with milliseconds.
-- `ConflictException` is the answer to UpdateCluster and DeleteCluster while a classic cluster is in transition. A continuous cluster stays
-  InService; it can be deleted at any time, and updated as soon as it has been InService once.
+- `ConflictException` is the answer to UpdateCluster and DeleteCluster while a classic cluster is in transition; one that rolls back, and may
+  want capacity for that in vain, can be deleted. A continuous cluster stays InService; it can be deleted at any time, and updated as soon as it
+  has been InService once.
 - A group that is being deleted keeps its name until its last node is gone.
 - An immutable member that is left out of an update counts as changed, as on HyperPod. `InstanceStorageConfigs` and `NetworkInterface` are
   immutable here.

@@ -163,10 +163,10 @@ def delete(work: Work, name_or_arn: str) -> str:
 
     Raises:
         NotFound: there is none, or it is gone.
-        InTransition: a classic cluster is busy. A continuous one can be deleted at any time.
+        InTransition: a classic cluster is busy with what was asked of it. A continuous one can be deleted at any time.
     """
     cluster = queries.find(work.session, name_or_arn, lock=True)
-    if cluster.state not in (*SETTLED, ClusterState.DELETING) and not cluster.is_continuous:
+    if cluster.state not in (*SETTLED, ClusterState.ROLLING_BACK, ClusterState.DELETING) and not cluster.is_continuous:
         raise in_transition(kind="Cluster", name=cluster.name, state=cluster.state, verb="a deletion")
     changes.request_deletion(work.session, cluster, now=work.now)
     return cluster.arn

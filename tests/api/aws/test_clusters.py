@@ -139,6 +139,13 @@ def test_a_classic_cluster_in_transition_cannot_be_deleted_but_a_continuous_one_
     assert sagemaker.describe_cluster(ClusterName="classic")["ClusterStatus"] == "Creating"
 
 
+def test_a_classic_cluster_that_rolls_back_can_be_deleted_since_it_may_never_come_to_an_end(sagemaker, sessions: Sessions):
+    sagemaker.create_cluster(ClusterName="c1", InstanceGroups=[group()])
+    settle(sessions, "c1", ClusterState.ROLLING_BACK, why="no capacity")
+    sagemaker.delete_cluster(ClusterName="c1")
+    assert sagemaker.describe_cluster(ClusterName="c1")["ClusterStatus"] == "Deleting"
+
+
 def test_a_failed_cluster_can_be_deleted(sagemaker, sessions: Sessions):
     sagemaker.create_cluster(ClusterName="c1", InstanceGroups=[group()])
     settle(sessions, "c1", ClusterState.FAILED, why="no capacity")
