@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from models.access.changes import request_token
 from models.access.secrets import boot_token
 from models.clock import WallClock
 from models.cluster.table import Cluster
-from models.ids import NodeId
+from models.ids import InstanceId, NodeId
 from models.job.changes import settle_generation, settle_processes
 from models.node import queries as nodes
 from models.node.states import NodeState
@@ -168,9 +169,10 @@ class Place:
 
 @pytest.fixture
 def place(sessions: Sessions) -> Place:
-    """A node that has been launched a moment ago."""
+    """A node that has been launched a moment ago, of a name that no other test has: agents, faults and ``kill_all_of`` find processes by it."""
     with unit_of_work(sessions) as session:
         node = rows.node(session, rows.cluster(session), state=NodeState.BOOTING, now=WallClock().now())
+        node.instance_id = InstanceId(f"i-{secrets.token_hex(9)[:17]}")
         return Place(node.id, str(node.instance_id), boot_token(MASTER_KEY, node.id))
 
 
