@@ -19,7 +19,7 @@ from models.job.states import JobState
 from models.job.table import Job, JobProcess
 from models.session import Sessions, unit_of_work
 from tests import rows
-from tests.live import ThreadedApi, Work
+from tests.live import Place, ThreadedApi, Work
 
 Call = Callable[..., httpx.Response]
 FILE = {"name": "gpt", "cluster": "c1", "command": ["python", "train.py"], "working_dir": "/work", "replicas": 2}
@@ -160,7 +160,7 @@ def test_a_job_that_does_not_exist_is_not_found(call: Call, path: str):
     assert call("GET", f"/v1/jobs/job-nothing{path}").status_code == 404
 
 
-def test_progress_is_seen_with_a_loss_that_diverged(call: Call, work: Work, sessions: Sessions):
+def test_progress_is_seen_with_a_loss_that_diverged(call: Call, work: Work, place: Place, sessions: Sessions):
     now = WallClock().now()
     with unit_of_work(sessions) as session:
         steps = [reports.Committed(0, 4.0, 0.5, now), reports.Committed(1, float("nan"), 0.5, now)]
@@ -173,7 +173,7 @@ def test_progress_is_seen_with_a_loss_that_diverged(call: Call, work: Work, sess
     answer = call("GET", f"/v1/jobs/{work.job_id}")
     job = json.loads(answer.content, parse_constant=pytest.fail)
     assert (job["Step"], job["LossFirst"], job["LossLast"], job["Status"]) == (2, 4.0, "NaN", "Forming")
-    assert job["Nodes"] == ["i-00000000000000001"]
+    assert job["Nodes"] == [place.instance_id]
     assert job["Generations"][0]["Members"][0]["ProcessId"] == work.process_id
     [log] = call("GET", f"/v1/jobs/{work.job_id}/logs", params={"lines": 1}).json()["Processes"]
     assert (log["Text"], log["End"], log["Rank"]) == ("two\n", 8, 0)
