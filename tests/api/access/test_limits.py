@@ -175,7 +175,8 @@ def test_whoever_is_nobody_costs_the_database_one_lookup(serve, database_url: st
     of_keys = [statement for statement in asked if "credential" in statement]
     assert len(of_keys) == 3, of_keys
     assert all(statement.startswith("SELECT") for statement in of_keys)
-    assert not [statement for statement in asked if "INSERT" in statement]
+    # The agents' door writes its pulse meanwhile, whoever calls.
+    assert not [statement for statement in asked if "INSERT" in statement and "INTO pulse" not in statement]
 
 
 @pytest.mark.parametrize("text", ["many", "-1", "nan", "inf"])
