@@ -268,6 +268,7 @@ def test_a_schedule_starts_the_update_when_it_is_due_and_a_newer_release_is_ther
     stage.plane.run(1)
     assert start_due(stage.plane) == 0
     stage.plane.clock.at += timedelta(minutes=5)
+    stage.plane.agents()
     assert start_due(stage.plane) == 1
     assert start_due(stage.plane) == 0
     assert stage.group("head")["ActiveSoftwareUpdateConfig"] == ONE_BY_ONE
@@ -275,7 +276,6 @@ def test_a_schedule_starts_the_update_when_it_is_due_and_a_newer_release_is_ther
     assert stage.images() == [VERSION, VERSION, NEWER]
 
 
-@pytest.mark.slow  # seen to fail twice on a busy machine: its job fails after the clock's jump; not explained yet
 def test_patching_when_idle_spares_the_nodes_that_train_and_keeps_new_work_away(stage):
     patch = {
         "PatchingStrategy": "WhenIdle",
@@ -292,6 +292,7 @@ def test_patching_when_idle_spares_the_nodes_that_train_and_keeps_new_work_away(
     assert stage.plane.node(busy).held_for is not None
     stage.plane.run(3)
     stage.plane.clock.at += timedelta(hours=1)
+    stage.plane.agents()  # before anybody looks: nobody has been silent for that hour
     stage.until_in_service()
     assert stage.plane.job_state(job_id) is JobState.TRAINING
     assert (stage.plane.node(busy).image, stage.plane.node(busy).held_for) == (VERSION, None)
