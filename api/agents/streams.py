@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from api.operations.agents import Line
+from api.streaming import converse, part
 from models.errors import NotFound
 from models.ids import NodeId
 
@@ -135,18 +136,7 @@ class StreamResponse(Response):
         self._unnoted: set[int] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  (ASGI's three)
-        tasks = (asyncio.create_task(_until_disconnected(receive)), asyncio.create_task(self._talk(send)))
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        except OSError:
-            pass  # the agent went while we wrote
-        finally:
-            self._ended(self._stream)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await converse(receive, self._talk(send), lambda: self._ended(self._stream))
 
     async def _talk(self, send: Send) -> None:
         headers = [(b"content-type", self.media_type.encode()), (b"cache-control", b"no-store")]
@@ -156,7 +146,7 @@ class StreamResponse(Response):
             if await self._stream.wait(KEEP_ALIVE_S):
                 await self._tell(send)
             else:
-                await send(_body(b"\n"))
+                await send(part(b"\n"))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _tell(self, send: Send) -> None:
@@ -168,7 +158,7 @@ class StreamResponse(Response):
             if self._sent is None:
                 text += b"\n"
             if text:
-                await send(_body(text))
+                await send(part(text))
             self._sent = frozenset(line.id for line in lines)
             self._unnoted |= {line.id for line in fresh}
             if self._unnoted:
@@ -178,12 +168,3 @@ class StreamResponse(Response):
             log.warning("directives of node %s cannot be read, trying again: %s", self._stream.node_id, type(error).__name__)
             await asyncio.sleep(_RETRY_S)
             self._stream.news.set()
-
-
-async def _until_disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-def _body(text: bytes) -> dict[str, object]:
-    return {"type": "http.response.body", "body": text, "more_body": True}

@@ -26,6 +26,7 @@ from api.operations import feed
 from api.operations.feed import Chapter, FeedWish
 from api.operations.work import Work
 from api.own.feed import shape
+from api.streaming import converse, part
 from models.errors import DomainError
 from models.feed import FeedFilter, Position
 from models.notify import EVENT
@@ -134,27 +135,16 @@ class FollowResponse(Response):
         self._ended = ended
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  (ASGI's three)
-        tasks = (asyncio.create_task(_until_disconnected(receive)), asyncio.create_task(self._talk(send)))
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        except OSError:
-            pass  # the caller went while we wrote
-        finally:
-            self._ended(self._follower)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await converse(receive, self._talk(send), lambda: self._ended(self._follower))
 
     async def _talk(self, send: Send) -> None:
         headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send(_body(b"retry: 2000\n\n"))
+        await send(part(b"retry: 2000\n\n"))
         try:
             await self._tell(send)
         except DomainError as error:  # the credential, or what was followed, is no more
-            await send(_body(f": {error}\n\n".encode()))
+            await send(part(f": {error}\n\n".encode()))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _tell(self, send: Send) -> None:
@@ -167,7 +157,7 @@ class FollowResponse(Response):
             if not text and clock() - written_at >= HEARTBEAT_S:
                 text = b": still here\n\n"
             if text:
-                await send(_body(text))
+                await send(part(text))
                 written_at = clock()
             self._position = chapter.position
             if chapter.has_more or self._follower.over.is_set():
@@ -232,12 +222,3 @@ async def _work(services: Services, threads: ThreadPoolExecutor, caller: Caller,
             return use_case(Work(session, services.clock.now(), services.settings.region, caller), *args)
 
     return await asyncio.get_running_loop().run_in_executor(threads, run)
-
-
-async def _until_disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-def _body(text: bytes) -> dict[str, object]:
-    return {"type": "http.response.body", "body": text, "more_body": True}
