@@ -20,6 +20,7 @@ from enum import StrEnum
 from typing import Any, get_args
 
 from everstep.examination import HealthReport
+from everstep.tiers import CopiesReport, DurableReport, SavedReport, TierReport
 from everstep.wire import Wire
 
 PROTOCOL_VERSION = 1
@@ -297,6 +298,10 @@ Report = (
     | LogReport
     | FaultReport
     | HealthReport
+    | CopiesReport
+    | DurableReport
+    | TierReport
+    | SavedReport
 )
 REPORTS: dict[str, type[Report]] = {cls.kind: cls for cls in get_args(Report)}
 

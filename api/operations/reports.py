@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from api.operations.agents import OtherBoot, identify, report_process
 from everstep import protocol
 from everstep.examination import HealthReport
+from everstep.tiers import CopiesReport, DurableReport, TierReport
 from models.errors import DomainError
 from models.fault import queries as faults
 from models.fault.changes import report_fault
@@ -31,7 +32,15 @@ from models.job.table import Job, JobProcess
 from models.node import changes as node_changes
 from models.node.table import Node
 
-_OF_NODE = protocol.LifecycleStarted | protocol.LifecycleReport | protocol.FaultReport | HealthReport
+_OF_NODE = (
+    protocol.LifecycleStarted
+    | protocol.LifecycleReport
+    | protocol.FaultReport
+    | HealthReport
+    | CopiesReport
+    | DurableReport
+    | TierReport
+)
 """Reports that name no job."""
 
 log = logging.getLogger(__name__)

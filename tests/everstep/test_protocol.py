@@ -14,11 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everstep import protocol
+from everstep import protocol, shards, tiers
 from everstep.protocol import Directive, Generation, Member, ProcessReport, ProcessStatus, ToAgent, ToProcess, Wire
 
 MESSAGES = sorted(
-    (cls for cls in vars(protocol).values() if isinstance(cls, type) and issubclass(cls, Wire) and cls is not Wire), key=str
+    {
+        cls
+        for module in (protocol, shards, tiers)
+        for cls in vars(module).values()
+        if isinstance(cls, type) and issubclass(cls, Wire) and cls is not Wire
+    },
+    key=str,
 )
 few = settings(max_examples=20, deadline=None)
 each_message = pytest.mark.parametrize("message", MESSAGES, ids=lambda cls: cls.__name__)
@@ -118,7 +124,7 @@ def test_every_member_of_the_union_of_reports_has_a_kind_of_its_own() -> None:
 
 @pytest.mark.parametrize("wire", [{}, {"kind": "gossip"}, {"kind": None}])
 def test_a_report_of_an_unknown_kind_is_refused_with_the_known_ones(wire: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"unknown kind.*known: broken, failed, fault, finished"):
+    with pytest.raises(ValueError, match=r"unknown kind.*known: broken, copies, durable, failed"):
         protocol.report_from_wire(wire)
 
 
