@@ -6,7 +6,7 @@ their processes; a spare takes a dead rank's place. Invariants:
 * a published generation has ``world_size`` members, all alive and ready as far as anybody knows;
 * nobody counts as dead on one witness's word alone: an exit is the word of its own agent, a lost node takes a closed stream *and* a peer
   whose collective broke, or the conclusion of the node's own plan;
-* whoever holds no state is never the only one left.
+* whoever holds no state is never the only one left, unless there is a complete checkpoint from which everybody goes on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 
 from models.ids import ProcessId
 from models.job.states import ENDED, JobState, ProcessState
-from workers.plans import placement
+from workers.plans import placement, resuming
 from workers.plans.decision import Decision, soonest
 from workers.plans.evidence import Casualties, casualties, evidence_at, faults, told_fault
 from workers.plans.job_seen import (
@@ -109,9 +109,10 @@ def _failed_for_good(seen: JobSeen) -> str | None:
     raised = faults(seen)
     if not raised:
         return None
+    diagnosis = resuming.diagnosis(seen)
     are_all_dead = not seen.alive and len(raised) >= seen.world_size and not seen.has_ever_formed
-    if len(raised) > seen.max_restarts or are_all_dead:
-        return told_fault(raised[-1])
+    if len(raised) > seen.max_restarts or are_all_dead or diagnosis is not None:
+        return "\n".join(part for part in (told_fault(raised[-1]), diagnosis) if part)
     return None
 
 
@@ -179,19 +180,39 @@ def _keep(seen: JobSeen, generation: GenerationSeen, lost: Casualties, now: date
     if not ranks.dead:
         return _nobody_died(seen, generation, ranks, lost, now)
     if seen.has_ever_formed and not any(process.reformed for process in lost.alive):
-        return Decision((Move(JobState.FAILED, _told_loss(seen, generation)),))
+        return _nobody_holds(seen, generation, ranks, lost, now)
     return _replace(seen, generation, ranks, lost, now)
+
+
+def _nobody_holds(seen: JobSeen, generation: GenerationSeen, ranks: _Ranks, lost: Casualties, now: datetime) -> Decision[Action]:
+    """Everybody who held the state is gone: new processes go on from the newest complete checkpoint, and without one the job has failed.
+
+    A save may have ended just before its processes did, and be told a moment later: the job does not fail within that moment.
+    """
+    if seen.checkpoint is not None:
+        return _replace(seen, generation, ranks, lost, now, resumes=resuming.told(seen, seen.checkpoint))
+    rest = max(process.state_since for process in ranks.dead) + seen.patience.told - now
+    if seen.has_namespace and rest > timedelta(0):
+        return Decision((), rest)
+    return Decision((Move(JobState.FAILED, _told_loss(seen, generation)),))
 
 
 def _told_loss(seen: JobSeen, generation: GenerationSeen) -> str:
     """That nobody holds the state any more, and what user code raised where that is why: the commonest mistake fails in every rank at once."""
     told = "Every process that held the training's state is gone"
+    if seen.has_namespace:
+        told += ", and no tier has a complete checkpoint of it"
     raised = [process for process in faults(seen) if process.id in generation.members]
     return f"{told}; the last of them failed:\n{told_fault(raised[-1])}" if raised else f"{told}."
 
 
-def _replace(seen: JobSeen, generation: GenerationSeen, ranks: _Ranks, lost: Casualties, now: datetime) -> Decision[Action]:
-    """Dead ranks are taken by ready spares, all at once; short of spares, the survivors wait for new processes."""
+def _replace(
+    seen: JobSeen, generation: GenerationSeen, ranks: _Ranks, lost: Casualties, now: datetime, *, resumes: str | None = None
+) -> Decision[Action]:
+    """Dead ranks are taken by ready spares, all at once; short of spares, the survivors wait for new processes.
+
+    ``resumes`` says from which checkpoint everybody goes on, where nobody holds the state.
+    """
     idle = _idle(seen, generation, lost)
     ready = [process for process in idle if process.state is ProcessState.READY and seen.nodes[process.node].can_be_told]
     chosen = placement.substitutes(seen, ranks.dead, ready)
@@ -200,13 +221,16 @@ def _replace(seen: JobSeen, generation: GenerationSeen, ranks: _Ranks, lost: Cas
     spares = seen.spares * seen.processes_per_node
     if len(chosen) == len(ranks.dead):
         members = tuple(chosen[one].id if one in chosen else one for one in generation.members)
-        publish = Publish(members, f"Lost {names}; spares take over.", evidence_at(seen, generation, ranks.dead))
+        cause = resumes or f"Lost {names}; spares take over."
+        publish = Publish(members, cause, evidence_at(seen, generation, ranks.dead))
         started, _ = _start(seen, lost, now, needed=0, spares=spares - (len(idle) - len(chosen)))
         return Decision((*recovering, publish, *started), _POLL)
     short = len(ranks.dead) - len(idle)
     started, missing = _start(seen, lost, now, needed=short, spares=min(spares, spares - len(idle) + len(ranks.dead)))
-    waits = f"Lost {names}. Waits for " + (
-        f"nodes for {missing.needed} processes." if missing.needed else "new processes to be ready."
+    waits = (
+        (resumes or f"Lost {names}.")
+        + " Waits for "
+        + (f"nodes for {missing.needed} processes." if missing.needed else "new processes to be ready.")
     )
     return Decision((*recovering, *started, *_say(seen, waits)), soonest(_POLL, placement.cooling(seen, now)))
 

@@ -23,6 +23,7 @@ class Patience:
     longest: timedelta = timedelta(seconds=60)
     start: timedelta = timedelta(seconds=60)
     fault: timedelta = timedelta(seconds=1)
+    told: timedelta = timedelta(seconds=3)
     halt: timedelta = timedelta(seconds=5)
 
 
@@ -73,10 +74,23 @@ class ProcessSeen:
 
 @dataclass(frozen=True)
 class GenerationSeen:
+    """``step`` is the one that it went on with, known when it has formed."""
+
     number: int
     members: tuple[ProcessId, ...]
     decided_at: datetime
     is_formed: bool
+    step: int | None = None
+
+
+@dataclass(frozen=True)
+class CheckpointSeen:
+    """The newest complete step of the job's namespace. ``nodes`` hold it in memory; ``durable_at`` is when it was in the object store, if it is."""
+
+    step: int
+    saved_at: datetime
+    nodes: int = 0
+    durable_at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -89,7 +103,11 @@ class Told:
 
 @dataclass(frozen=True)
 class JobSeen:
-    """``generations`` holds the newest ones, oldest first; ``groups`` limits where the job may run, empty for anywhere."""
+    """``generations`` holds the newest ones, oldest first; ``groups`` limits where the job may run, empty for anywhere.
+
+    ``step`` is the one after the last that was committed. ``has_namespace``: the job may have checkpoints, of which ``checkpoint`` is the newest
+    complete one.
+    """
 
     state: JobState
     replicas: int
@@ -107,6 +125,9 @@ class JobSeen:
     generations: tuple[GenerationSeen, ...] = ()
     told: tuple[Told, ...] = ()
     has_ever_formed: bool = False
+    step: int = 0
+    has_namespace: bool = False
+    checkpoint: CheckpointSeen | None = None
     why: str | None = None
     patience: Patience = field(default_factory=Patience)
 
