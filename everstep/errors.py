@@ -56,3 +56,27 @@ class RendezvousRefused(EverstepError):
 
 class RendezvousFailed(EverstepError):
     """The rendezvous server cannot be reached or did not answer in time."""
+
+
+class SaveRefused(EverstepError):
+    """No tier has room for this save; it was not written."""
+
+
+class SaveFailed(EverstepError):
+    """A shard could not be written; the step does not exist in any tier, and the next save is not concerned."""
+
+
+class TierAway(EverstepError):
+    """The memory tier of this node does not answer; saves go to the object store until it does."""
+
+
+class CheckpointMissing(EverstepError):
+    """There is no complete checkpoint of this namespace in any tier."""
+
+
+class CheckpointUnreadable(EverstepError):
+    """No copy of a shard, in memory, at a peer or in the object store, could be read and matched its checksum."""
+
+
+class CheckpointMismatch(EverstepError):
+    """A checkpoint does not hold what was asked of it."""

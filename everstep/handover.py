@@ -9,7 +9,7 @@ ask      members                                                  answer
 hello    namespace, token, protocol                               node, policy (``tiers.NamespacePlan`` or null), budget {allocated, used}
 reserve  index, nbytes, count                                     reserved: how many segments of that size stand ready, prefaulted; why (if fewer)
 open     index, step, nbytes, save, kind, is_durable, mapped      segment, capacity, path; with the descriptor, unless ``segment`` is in ``mapped``
-seal     segment, nbytes                                          seal (``shards.Seal``): hashed and committed, replication has begun
+seal     segment, nbytes, save (if unknown when it was opened)    seal (``shards.Seal``): hashed and committed, replication has begun
 abandon  segment                                                  (nothing)
 lease    index, step, save                                        seal, segment; with a read-only descriptor that holds a shared lock, or missing
 find     step (null: the newest complete), limit                  steps: list of ``shards.StepFound``, newest first
