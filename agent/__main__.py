@@ -23,6 +23,7 @@ from agent.outbox import Outbox
 from agent.pauses import Pauses
 from agent.settings import Settings, SettingsError
 from agent.supervisor import Supervisor
+from agent.tier import Tier, TierSettings
 from everstep.protocol import VERSION
 
 GONE = 64
@@ -54,12 +55,15 @@ async def _run(settings: Settings) -> bool:
 def _parts(settings: Settings, clock: Callable[[], float], environ: dict[str, str]) -> Parts:
     outbox = Outbox()
     state_dir = settings.state_dir
+    unsealed = {name: value for name, value in environ.items() if name != _BOOT_TOKEN}
+    tier = Tier(TierSettings(state_dir, settings.memory_tier_dir, unsealed), outbox.put)
     supervisor = Supervisor(
         node_id=settings.instance_id,
         address=settings.address,
         state_dir=state_dir,
         report=outbox.put,
         environment=environ,
+        variables=tier.variables,
     )
     return Parts(
         settings=settings,
@@ -76,14 +80,17 @@ def _parts(settings: Settings, clock: Callable[[], float], environ: dict[str, st
             clock=clock,
         ),
         logs=Logs(state_dir, outbox.put),
-        faults=Faults(settings.instance_id, state_dir, find=supervisor.record, report=outbox.put, told=outbox.emptied),
+        faults=Faults(
+            settings.instance_id, state_dir, find=supervisor.record, strike=tier.strike, report=outbox.put, told=outbox.emptied
+        ),
         examiner=Examiner(
             address=settings.address,
             processors=settings.vcpus,
             state_dir=state_dir,
-            environment={name: value for name, value in environ.items() if name != _BOOT_TOKEN},
+            environment=unsealed,
             report=outbox.put,
         ),
+        tier=tier,
     )
 
 

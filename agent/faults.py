@@ -35,7 +35,10 @@ class _Claim:
 
 
 class Faults:
-    """``find`` gives the record of a process that this node has; ``told`` returns when all reports so far have arrived."""
+    """``find`` gives the record of a process that this node has; ``strike`` has the memory tier break something of its own.
+
+    ``told`` returns when all reports so far have arrived.
+    """
 
     def __init__(
         self,
@@ -43,12 +46,14 @@ class Faults:
         state_dir: Path,
         *,
         find: Callable[[str], Record | None],
+        strike: Callable[[Fault], Awaitable[FaultReport]],
         report: Callable[[Report], None],
         told: Callable[[], Awaitable[None]],
     ) -> None:
         self._node_id = node_id
         self._folder = state_dir / "faults"
         self._find = find
+        self._strike_tier = strike
         self._report = report
         self._told = told
         self._timers: dict[str, asyncio.Task[None]] = {}
@@ -83,6 +88,9 @@ class Faults:
                     self._write(fault.id, claim)
                     processes.kill(record, signal.SIGSTOP)
                     self._hold(fault, claim)
+            case "corrupt-shard":
+                self._write(fault.id, _Claim(is_done=True))
+                self._report(await self._strike_tier(fault))
             case _:
                 self._tell(fault, FaultOutcome.MISSED, f"this agent knows no fault {fault.kind}")
 

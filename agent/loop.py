@@ -23,8 +23,20 @@ from agent.logs import Logs
 from agent.outbox import Outbox
 from agent.pauses import Pauses
 from agent.settings import Settings
+from agent.tier import Tier
 from everstep.examination import Check
-from everstep.protocol import Assignment, Beat, Fault, LifecycleReport, ProcessReport, ProcessStatus, Registration, Welcome
+from everstep.protocol import (
+    Assignment,
+    Beat,
+    Directive,
+    Fault,
+    LifecycleReport,
+    ProcessReport,
+    ProcessStatus,
+    Registration,
+    Welcome,
+)
+from everstep.tiers import TierPlan
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +75,7 @@ class Parts:
     logs: Logs
     faults: Faults
     examiner: Examiner
+    tier: Tier
 
 
 class Agent:
@@ -82,6 +95,7 @@ class Agent:
 
     async def run(self) -> bool:
         """Returns whether the node is gone, in which case nothing must start this agent again."""
+        await self._parts.tier.start()
         port = await self._parts.supervisor.start()
         self._health_port = await self._parts.examiner.start()
         work = asyncio.create_task(self._serve_for_ever(port))
@@ -92,8 +106,10 @@ class Agent:
         error = None if work.cancelled() else work.exception()
         if error is not None and not isinstance(error, NodeGone):
             await self._parts.supervisor.detach()  # our fault, not that of the node's work, which the next start adopts
+            await self._parts.tier.detach()
             raise error
         await self._parts.supervisor.stop(GONE_GRACE_S if error else self._parts.settings.grace_s)
+        await self._parts.tier.stop(is_node_gone=error is not None)
         await self._flush()
         await self._parts.control.close()
         return error is not None
@@ -204,14 +220,12 @@ class Agent:
                 async for directive in self._parts.control.directives():
                     tries = 0
                     self._parts.pauses.heard()
-                    if isinstance(directive, Fault):
-                        self._spawn(self._parts.faults.hear(directive))
-                    elif isinstance(directive, Check):
-                        self._spawn(self._parts.examiner.hear(directive))
-                    elif directive is not None:
+                    if isinstance(directive, Directive):
                         self._assignments.offer(directive)
                         if listed is not None:
                             listed.add(directive.assignment.job)
+                    elif directive is not None:
+                        self._hear(directive)
                     elif listed is not None:
                         self._assignments.end_unlisted(self._running_jobs(), listed)
                         listed = None
@@ -220,6 +234,15 @@ class Agent:
                 if tries == 1:
                     log.info("directive stream ended: %s", error)
                 await self._parts.pauses.after(tries)
+
+    def _hear(self, told: Fault | Check | TierPlan) -> None:
+        match told:
+            case Fault():
+                self._spawn(self._parts.faults.hear(told))
+            case Check():
+                self._spawn(self._parts.examiner.hear(told))
+            case TierPlan():
+                self._parts.tier.take(told)
 
     def _running_jobs(self) -> set[str]:
         return {process.job for process in self._parts.supervisor.inventory() if process.status is not ProcessStatus.EXITED}

@@ -1,7 +1,8 @@
 """Reports on their way to the control plane: in order, each under a number of its own, for as long as nobody can be reached.
 
 What must not be lost is kept whatever it costs (there is little of it: exits, readiness, reforms). Progress and log lines have no end, so
-each job's and each process's are gathered in one report, and thinned when there are too many.
+each job's and each process's are gathered in one report, and thinned when there are too many. Of the memory tier and of a job's saves the newest
+word waits, and of a step's copies what became of each last.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 from dataclasses import dataclass, replace
 
 from everstep.protocol import BrokenReport, LogReport, ProgressReport, Report, StepReport
+from everstep.tiers import CopiesReport, SavedReport, TierReport
 
 GATHER_S = 0.25
 """How long progress and log lines wait for company."""
@@ -17,10 +19,12 @@ MOST_STEPS = 20_000
 """Steps of one generation that are kept unsent. Past it neighbours are told as one, their seconds summed, so that goodput stays true."""
 MOST_LOG = 16_384
 """Characters of one process's log that are kept unsent."""
+_MOST_NOTE = 2_000
 _BATCH_REPORTS = 200
 _BATCH_STEPS = 2_000
 
 Gathered = tuple[str, ...]
+_PATIENT = ProgressReport | LogReport | CopiesReport | TierReport | SavedReport
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class Outbox:
                 self._gathered[key] = self._keys
         self._any.set()
         self._empty.clear()
-        if not isinstance(report, ProgressReport | LogReport):
+        if not isinstance(report, _PATIENT):
             self._urgent.set()
 
     async def wait(self) -> None:
@@ -136,7 +140,11 @@ def _gathers(report: Report) -> Gathered | None:
         return ("log", report.process)
     if isinstance(report, BrokenReport):
         return ("broken", report.process, str(report.generation))
-    return None
+    if isinstance(report, CopiesReport):
+        return ("copies", report.namespace, str(report.step), report.save)
+    if isinstance(report, SavedReport):
+        return ("saved", report.job)
+    return ("tier",) if isinstance(report, TierReport) else None
 
 
 def _merged(older: Report, newer: Report) -> Report:
@@ -147,7 +155,20 @@ def _merged(older: Report, newer: Report) -> Report:
         kept = text[-MOST_LOG:]
         cut = len(text[:-MOST_LOG].encode(errors="replace")) if len(text) > MOST_LOG else 0
         return replace(older, text=kept, skipped=older.skipped + newer.skipped + cut)
+    if isinstance(older, CopiesReport) and isinstance(newer, CopiesReport):
+        copies = {copy.index: copy for copy in (*older.copies, *newer.copies)}
+        return replace(newer, copies=tuple(copies.values()), world_size=newer.world_size or older.world_size)
+    if isinstance(older, SavedReport) and isinstance(newer, SavedReport):
+        return replace(newer, why=newer.why or older.why)
+    if isinstance(older, TierReport) and isinstance(newer, TierReport):
+        return replace(newer, note=_joined(older.note, newer.note))
     return older  # a collective breaks once a generation: the first word about it counts
+
+
+def _joined(older: str | None, newer: str | None) -> str | None:
+    """Notes tell of what was evicted, each of something else."""
+    notes = dict.fromkeys(note for note in (older, newer) if note)
+    return "; ".join(notes)[-_MOST_NOTE:] or None
 
 
 def _thinned(steps: tuple[StepReport, ...]) -> tuple[StepReport, ...]:

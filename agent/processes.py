@@ -224,6 +224,12 @@ def process_environment(
     return environment
 
 
+def durable_url(own: Mapping[str, str]) -> str:
+    """Where checkpoints lie in the object store; empty without one."""
+    store = own.get("EVERSTEP_OBJECT_STORE_URL", "").rstrip("/")
+    return f"{store}/checkpoints" if store else ""
+
+
 def _master_port(job: str, generation: Generation | None) -> int:
     """The same on every node, and another for each job and generation, so that scripts of their own rendezvous seldom meet others'."""
     number = generation.number if generation else 0

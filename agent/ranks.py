@@ -34,7 +34,7 @@ class Door:
     """Serves ``path``. One connection a process; a newer one of the same process takes over."""
 
     def __init__(self, state_dir: Path, listener: Listener) -> None:
-        self.path = socket_path(state_dir)
+        self.path = socket_path(state_dir, "ranks")
         self._listener = listener
         self._writers: dict[str, asyncio.StreamWriter] = {}
         self._server: asyncio.Server | None = None
@@ -93,9 +93,9 @@ class Door:
             self._listener.heard(process, ToAgent(message["type"]), message)
 
 
-def socket_path(state_dir: Path) -> Path:
+def socket_path(state_dir: Path, name: str = "ranks") -> Path:
     """Inside the state directory; if that makes the name too long for a socket, in a private folder, by a name that a restart finds."""
-    path = state_dir.absolute() / "ranks.sock"
+    path = state_dir.absolute() / f"{name}.sock"
     if len(str(path)) <= _LONGEST_PATH:
         return path
     short = hashlib.sha256(str(path).encode()).hexdigest()[:16]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 PREFIX = "EVERSTEP_"
+MEMORY_TIERS = Path("/dev/shm/everstep")  # noqa: S108  (memory, shared by the node's processes and swept by name)
 
 
 class SettingsError(ValueError):
@@ -26,6 +27,8 @@ class Settings:
     address: str
     vcpus: int
     memory_mib: int
+    memory_tier_dir: Path
+    """Where the memory tier's shards lie: the node's alone, and gone with it."""
     object_store_url: str | None = None
     grace_s: float = 10.0
     lifecycle_limit_s: float = 3600.0
@@ -44,6 +47,7 @@ class Settings:
             address=_text(variables, "NODE_ADDRESS"),
             vcpus=int(_number(variables, "NODE_VCPUS", 1)),
             memory_mib=int(_number(variables, "NODE_MEMORY_MIB", 1024)),
+            memory_tier_dir=Path(variables.get(f"{PREFIX}MEMORY_TIER_DIR") or MEMORY_TIERS / _text(variables, "NODE_ID")),
             object_store_url=variables.get(f"{PREFIX}OBJECT_STORE_URL") or None,
             grace_s=_number(variables, "AGENT_GRACE_S", cls.grace_s),
             lifecycle_limit_s=_number(variables, "LIFECYCLE_LIMIT_S", cls.lifecycle_limit_s),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from everstep.protocol import (
     StepReport,
     ToAgent,
 )
+from everstep.tiers import SavedReport
 
 from . import processes
 from .processes import Exit, Exits, Record, Script
@@ -58,6 +59,10 @@ class _Running:
         return self.record is not None and self.record.has_exited
 
 
+Variables = Callable[[str, str | None], Awaitable[dict[str, str]]]
+"""What a process of a job is told of its checkpoints, from the job and the namespace that its assignment names."""
+
+
 class Supervisor:
     """One per node. All methods are called from one event loop; ``report`` is called from it too and must not block."""
 
@@ -69,8 +74,10 @@ class Supervisor:
         state_dir: Path,
         report: Callable[[Report], None],
         environment: Mapping[str, str],
+        variables: Variables | None = None,
     ) -> None:
         self._node_id = node_id
+        self._variables = variables
         self._address = address
         self._state_dir = state_dir
         self._report = report
@@ -169,6 +176,8 @@ class Supervisor:
             case ToAgent.PROGRESS:
                 step = StepReport(message["step"], message["seconds"], message["at"], message.get("loss"))
                 self._steps.setdefault((running.job, message["generation"]), []).append(step)
+            case ToAgent.SAVED:
+                self._report(SavedReport.from_wire({**message, "job": running.job}))
             case _:
                 running.is_finished = kind is ToAgent.FINISHED
                 self._tell_progress()
@@ -192,8 +201,10 @@ class Supervisor:
         job, launch, log = assignment.job, assignment.launch, self._log_path(assignment.job, process.id)
         common = processes.launch_environment(self._environment, launch)
         own = processes.process_environment(process, assignment.generation, launch, job=job, address=self._address)
+        own["EVERSTEP_DURABLE_URL"] = processes.durable_url(self._environment)
         own["EVERSTEP_SOCKET"] = str(self._door.path)
-        own["EVERSTEP_DURABLE_URL"] = self._environment.get("EVERSTEP_OBJECT_STORE_URL", "")
+        if self._variables is not None:
+            own |= await self._variables(job, launch.env.get("EVERSTEP_NAMESPACE"))
         script = processes.as_script(launch)
         try:
             if script is None or not await self._fork(script, process, launch, common, own, job, log):

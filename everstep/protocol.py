@@ -112,7 +112,8 @@ class Directive(Wire):
 class Fault(Wire):
     """Something to break on purpose: a line ``{"fault": …}`` of the directive stream, told again until the agent has said what came of it.
 
-    ``kind`` is ``kill-rank``, ``hang-rank`` (for ``seconds``, or until it is over) or ``kill-node``; ``is_over`` ends it, or takes it back.
+    ``kind`` is ``kill-rank``, ``hang-rank`` (for ``seconds``, or until it is over), ``kill-node`` or ``corrupt-shard`` (a byte of this node's copy of
+    shard ``index`` of ``step`` in ``namespace`` is changed); ``is_over`` ends it, or takes it back.
     """
 
     id: str
@@ -120,6 +121,9 @@ class Fault(Wire):
     process: str | None = None
     seconds: float | None = None
     is_over: bool = False
+    namespace: str | None = None
+    step: int | None = None
+    index: int | None = None
 
 
 # ------------------------------------------------------------------ agent → control plane
@@ -385,6 +389,8 @@ class ToAgent(StrEnum):
     """generation, step, digest"""
     FAILED = "failed"
     """generation, traceback"""
+    SAVED = "saved"
+    """step, stall_s, seconds, nbytes, memory_every, durable_every, why: what a save has cost, as in a ``SavedReport``"""
 
 
 class ToProcess(StrEnum):

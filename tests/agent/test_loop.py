@@ -23,6 +23,7 @@ from agent.loop import Agent, Parts
 from agent.outbox import Outbox
 from agent.pauses import Pauses
 from agent.settings import Settings
+from agent.tier import Tier, TierSettings
 from everstep.protocol import Assignment, ProcessReport, ProcessStatus
 from models.job.states import ProcessState
 from models.job.table import JobProcess
@@ -69,7 +70,9 @@ def make(api: ThreadedApi, place: Place, tmp_path: Path, outbox: Outbox) -> Make
     """An agent of the place, whose reports come from ``outbox``. To be called inside a running loop."""
 
     def make(supervisor: Idle) -> Agent:
-        settings = Settings(place.instance_id, tmp_path, api.url, place.boot_token, "127.0.0.1", 2, 2048)
+        memory = tmp_path / "memory"
+        settings = Settings(place.instance_id, tmp_path, api.url, place.boot_token, "127.0.0.1", 2, 2048, memory)
+        tier = Tier(TierSettings(tmp_path, memory, {}), outbox.put)
         return Agent(
             Parts(
                 settings=settings,
@@ -81,8 +84,9 @@ def make(api: ThreadedApi, place: Place, tmp_path: Path, outbox: Outbox) -> Make
                 pauses=Pauses(random.Random(1)),
                 lifecycle=Lifecycle(tmp_path, None, {}, time.monotonic),
                 logs=Logs(tmp_path, outbox.put),
-                faults=Faults(node_id="i-1", state_dir=tmp_path, find=lambda _: None, report=outbox.put, told=outbox.emptied),
+                faults=Faults("i-1", tmp_path, find=lambda _: None, strike=tier.strike, report=outbox.put, told=outbox.emptied),
                 examiner=Examiner(address="127.0.0.1", processors=1, state_dir=tmp_path, environment={}, report=outbox.put),
+                tier=tier,
             )
         )
 

@@ -163,7 +163,7 @@ def test_the_agents_secrets_and_path_stay_out_of_training(tmp_path: Path) -> Non
         assert seen["EVERSTEP_JOB_ID"] == "job"
         assert seen["EVERSTEP_PROCESS_ID"] == "p-1"
         assert seen["EVERSTEP_SOCKET"] == str(socket_path(tmp_path))
-        assert seen["EVERSTEP_DURABLE_URL"] == "file:///store"
+        assert seen["EVERSTEP_DURABLE_URL"] == "file:///store/checkpoints"
         assert seen["OMP_NUM_THREADS"] == "1"
         assert seen["MINE"] == "yes"
         assert seen["LOCAL_RANK"] == "0"
