@@ -13,7 +13,8 @@ from typing import Any, Self
 
 PREFIX = "EVERSTEP_"
 HEALTH = "EVERSTEP_HEALTH_"
-"""What health checks must measure at least: variables for the agents, not for us."""
+MEMORY_TIER = "EVERSTEP_MEMORY_TIER_"
+"""What health checks must measure at least, and how memory tiers are set up: variables for the nodes, not for us."""
 _MASTER_KEY_BYTES = 32
 
 FAST = "fast"
@@ -50,6 +51,7 @@ class Settings:
     provider: str = "local"
     region: str = "us-east-1"
     account_id: str = "123456789012"
+    s3_endpoint_url: str | None = None
     local_capacity: int = 64
     node_patience: timedelta = timedelta(seconds=30)
     boot_patience: timedelta = timedelta(minutes=10)
@@ -75,12 +77,17 @@ class Settings:
             provider=variables.get(f"{PREFIX}PROVIDER") or cls.provider,
             region=variables.get(f"{PREFIX}REGION") or cls.region,
             account_id=variables.get(f"{PREFIX}ACCOUNT_ID") or cls.account_id,
+            s3_endpoint_url=_s3_endpoint(variables),
             local_capacity=int(_number(variables, "LOCAL_CAPACITY", cls.local_capacity)),
             node_patience=_seconds(variables, "NODE_PATIENCE_S", cls.node_patience),
             boot_patience=_seconds(variables, "BOOT_PATIENCE_S", cls.boot_patience),
             reform_patience=_seconds(variables, "REFORM_PATIENCE_S", cls.reform_patience),
-            environ={name: value for name, value in variables.items() if not name.startswith(PREFIX) or name.startswith(HEALTH)},
+            environ={name: value for name, value in variables.items() if _is_for_nodes(name)},
         )
+
+
+def _is_for_nodes(name: str) -> bool:
+    return not name.startswith(PREFIX) or name.startswith((HEALTH, MEMORY_TIER))
 
 
 def celery_settings(broker_url: str) -> dict[str, Any]:
@@ -110,6 +117,12 @@ def celery_settings(broker_url: str) -> dict[str, Any]:
         "worker_hijack_root_logger": False,
         "timezone": "UTC",
     }
+
+
+def _s3_endpoint(variables: Mapping[str, str]) -> str | None:
+    """Where a store that speaks S3 and is not AWS's listens, from the first of these that says so; None: where AWS's does."""
+    names = (f"{PREFIX}S3_ENDPOINT_URL", "S3_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+    return next((variables[name] for name in names if variables.get(name)), None)
 
 
 def _required(variables: Mapping[str, str], name: str) -> str:

@@ -169,6 +169,7 @@ def shut_down(home: Home) -> Ended:
         found = state.read(home)
         ended = leftovers.end_services(home, found)
         nodes = leftovers.end_nodes(home)
+        leftovers.give_memory_back(home)
         if found:
             found.phase = Phase.STOPPED
             found.services = {}

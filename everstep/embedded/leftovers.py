@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from everstep.embedded import postgres, procfs
+from everstep.embedded import memory, postgres, procfs
 from everstep.embedded.errors import StackError
 from everstep.embedded.home import Home
 from everstep.embedded.stack import STACK_VARIABLE
@@ -52,6 +52,13 @@ def end_nodes(home: Home, grace_seconds: float = _NODE_GRACE_SECONDS) -> int:
         procfs.end(left, grace)
         grace = 0.0
     return len(ids - {""})
+
+
+def give_memory_back(home: Home, root: Path = memory.ROOT) -> None:
+    """Of this home's nodes, which have ended, and of nodes that nobody looks after any more."""
+    for host in home.hosts.glob("i-*") if home.hosts.is_dir() else ():
+        memory.give_back(host.name, root)
+    memory.sweep(root)
 
 
 def _is_service_of(home: Home, environment: Mapping[str, str]) -> bool:

@@ -77,3 +77,13 @@ def test_a_node_is_no_service_although_its_environment_came_from_one(home, start
     assert leftovers.end_services(home, None) == 1
     assert not procfs.is_alive(service.pid)
     assert procfs.is_alive(node.pid)
+
+
+def test_memory_of_the_home_s_nodes_and_of_dead_ones_is_given_back_and_that_of_live_ones_kept(home, start, tmp_path):
+    dead, ours, alive = "i-00000000000000001", "i-00000000000000002", NODE
+    for name in (dead, ours, alive, "not-a-node"):
+        (tmp_path / "memory" / name / "ns").mkdir(parents=True)
+    (home.hosts / ours).mkdir()
+    start({"EVERSTEP_NODE_ID": alive})
+    leftovers.give_memory_back(home, tmp_path / "memory")
+    assert sorted(folder.name for folder in (tmp_path / "memory").iterdir()) == [alive, "not-a-node"]

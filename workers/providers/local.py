@@ -22,7 +22,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from everstep.embedded import procfs
+from everstep.embedded import memory, procfs
 from everstep.embedded.procfs import ProcessKey
 from everstep.protocol import NODE_ID_VARIABLE
 from workers.providers.attachments import FOLDER, Attachments
@@ -51,6 +51,8 @@ class LocalProvider:
     object_store_url: str
     capacity: int = 64
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+    memory_root: Path = memory.ROOT
+    """Where the nodes' memory tiers keep their shards, a folder a node."""
 
     @property
     def settles_within(self) -> timedelta:
@@ -107,6 +109,7 @@ class LocalProvider:
         place = self._place(ref)
         with _alone(place):
             _end(place)
+            memory.give_back(place.name, self.memory_root)
             self._attachments(place).give_back()
             # The note goes first: without it the host is no more, whatever is left of its directory after a crash.
             (place / "host.json").unlink(missing_ok=True)
@@ -122,6 +125,7 @@ class LocalProvider:
                 return self._seen(place)
             if not is_noted:
                 _end(place)
+                memory.give_back(place.name, self.memory_root)  # what was in memory does not outlive a start
                 (place / "shepherd.json").unlink(missing_ok=True)
                 if is_fresh:
                     _wipe(place)
@@ -190,6 +194,7 @@ class LocalProvider:
         state = place / "state"
         state.mkdir(mode=0o700, exist_ok=True)
         environ = {
+            "EVERSTEP_MEMORY_TIER_MOUNT": "never",  # a mount would need root, and outlive what made it
             **self.environ,
             NODE_ID_VARIABLE: place.name,
             "PYTHONPATH": str(ROOT),
@@ -202,6 +207,7 @@ class LocalProvider:
             "EVERSTEP_NODE_VCPUS": str(spec.vcpus),
             "EVERSTEP_NODE_MEMORY_MIB": str(spec.memory_mib),
             "EVERSTEP_OBJECT_STORE_URL": self.object_store_url,
+            "EVERSTEP_MEMORY_TIER_DIR": str(memory.folder_of(place.name, self.memory_root)),
             "EVERSTEP_HOST_START": str(spec.start),
             "EVERSTEP_IMAGE": spec.image or "",
             "EVERSTEP_VOLUMES": str(self._attachments(place).directory),

@@ -25,7 +25,7 @@ def make(tmp_path):
 
     def make(name: str = "hosts", capacity: int = 2) -> LocalProvider:
         environ = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-        made.append(LocalProvider(tmp_path / name, NOWHERE, (tmp_path / "store").as_uri(), capacity, environ))
+        made.append(LocalProvider(tmp_path / name, NOWHERE, (tmp_path / "store").as_uri(), capacity, environ, tmp_path / "memory"))
         return made[-1]
 
     yield make
@@ -95,6 +95,23 @@ class TestLocal(ProviderContract):
         release_for_good(provider, HostRef(wish.claim))
         assert not processes(host.instance_id)
         assert not (provider.directory / host.instance_id).exists()
+
+    def test_a_node_s_memory_is_told_to_its_agent_and_goes_with_each_start_and_with_the_node(self, provider):
+        wish = spec()
+        host = provider.launch(wish)
+        folder = provider.memory_root / host.instance_id
+        until(lambda: agents(host.instance_id), "an agent")
+        (agent,) = agents(host.instance_id)
+        assert environ(agent)["EVERSTEP_MEMORY_TIER_DIR"] == str(folder)
+        (folder / "ns" / "job" / "7").mkdir(parents=True)
+        again = replace(wish, start=1)
+        provider.reboot(HostRef(wish.claim), again)
+        assert not folder.exists(), "memory outlived a reboot"
+        (folder / "ns" / "job" / "8").mkdir(parents=True)
+        provider.reboot(HostRef(wish.claim), again)
+        assert folder.exists(), "a reboot that has been done already is not done again"
+        release_for_good(provider, HostRef(wish.claim))
+        assert not folder.exists()
 
     def test_a_note_that_cannot_be_read_hides_no_other_host(self, provider):
         """As after a loss of power, or while another worker releases it."""
