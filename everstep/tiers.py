@@ -102,7 +102,11 @@ class CopyTold(Wire):
 
 @dataclass(frozen=True)
 class CopiesReport(Wire):
-    """What has become of this node's copies of the shards of one step. ``world_size`` is known to who holds the metadata shard."""
+    """What has become of this node's copies of the shards of one step. ``world_size`` is known to who holds the metadata shard.
+
+    ``written_at`` is the ``Seal.written_at`` of the youngest of them: of two saves of one step the younger counts, in whichever order they are told.
+    ``at`` is when this was told, also when an inventory is told again (Unix seconds): of two words on one copy the later one counts.
+    """
 
     namespace: str
     step: int
@@ -110,12 +114,15 @@ class CopiesReport(Wire):
     save: str = ""
     world_size: int | None = None
     at: float = 0.0
+    written_at: float = 0.0
     kind: str = "copies"
 
 
 @dataclass(frozen=True)
 class DurableReport(Wire):
-    """A step has been committed to the object store by this node, all its shards first."""
+    """A step has been committed to the object store by this node, all its shards first; or, ``is_withdrawn``, its manifest has been put aside, because
+    training went back before it. ``at`` is when.
+    """
 
     namespace: str
     step: int
@@ -123,6 +130,7 @@ class DurableReport(Wire):
     nbytes: int
     at: float
     save: str = ""
+    is_withdrawn: bool = False
     kind: str = "durable"
 
 

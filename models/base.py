@@ -16,8 +16,10 @@ from models.text import storable
 _IDS = (
     ids.AccessKeyId,
     ids.CheckId,
+    ids.CheckpointId,
     ids.ClusterId,
     ids.EventId,
+    ids.ExportId,
     ids.FaultId,
     ids.GroupId,
     ids.HealthCheckId,

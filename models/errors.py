@@ -28,6 +28,14 @@ class Taken(DomainError):
     """{kind} with {member} '{value}' already exists on this cluster. Choose another one, or update that."""
 
 
+class NamespaceTaken(DomainError):
+    """Checkpoint namespace '{name}' is held by {holder}. Choose another one under checkpoint.namespace in the job file."""
+
+
+class Kept(DomainError):
+    """Checkpoint '{name}' is kept: {why}"""  # noqa: D415
+
+
 class Outdated(DomainError):
     """TargetVersion {seen} is not the newest version of {kind} '{name}', which is {newest}. Describe it and decide again."""
 

@@ -31,6 +31,9 @@ UpdateId = NewType("UpdateId", str)
 """Of a software update."""
 RevisedId = NewType("RevisedId", str)
 """12 lower-case alphanumerics: of a scheduler configuration or a compute quota."""
+CheckpointId = NewType("CheckpointId", str)
+"""``<namespace>/<step>``: two reports of one step, from two nodes, mean one row."""
+ExportId = NewType("ExportId", str)
 
 _ALPHANUMERIC = string.ascii_lowercase + string.digits
 _KEY_ALPHABET = string.ascii_uppercase + "234567"
@@ -109,6 +112,14 @@ def new_revised_id() -> RevisedId:
 
 def new_fault_id() -> FaultId:
     return FaultId(f"fault-{_word(12)}")
+
+
+def checkpoint_id(namespace: str, step: int) -> CheckpointId:
+    return CheckpointId(f"{namespace}/{step}")
+
+
+def new_export_id() -> ExportId:
+    return ExportId(f"export-{_word(12)}")
 
 
 def new_token() -> str:

@@ -6,6 +6,7 @@ from models import events, pulse, replay
 from models.access import table as access
 from models.alarm import table as alarm
 from models.base import Base
+from models.checkpoint import table as checkpoint
 from models.cluster import table as cluster
 from models.directive import table as directive
 from models.fault import table as fault
@@ -24,6 +25,7 @@ metadata = Base.metadata
 __all__ = [
     "access",
     "alarm",
+    "checkpoint",
     "cluster",
     "directive",
     "events",

@@ -12,6 +12,7 @@ from typing import Any
 
 from models.access.states import KEY
 from models.alarm.states import ALARM
+from models.checkpoint.states import COPY, EXPORT, STEP
 from models.cluster.states import CLUSTER, GROUP
 from models.directive.states import DIRECTIVE
 from models.fault.states import FAULT
@@ -41,6 +42,9 @@ MACHINES: tuple[Machine[Any], ...] = (
     ALARM,
     CHECK,
     FAULT,
+    STEP,
+    COPY,
+    EXPORT,
 )
 PAGE = Path(__file__).parent.parent / "docs" / "states.md"
 

@@ -39,6 +39,8 @@ ERRORS: dict[type[Exception], Code] = {
     domain.AlreadyExists: Code("ResourceInUse"),
     domain.LimitExceeded: Code("ResourceLimitExceeded"),
     domain.Taken: Code("ConflictException"),
+    domain.NamespaceTaken: Code("ConflictException"),
+    domain.Kept: Code("ConflictException"),
     domain.Outdated: Code("ConflictException"),
     domain.InTransition: Code("ConflictException"),
     domain.Leaving: Code("ConflictException"),

@@ -37,6 +37,8 @@ STATUSES: dict[type[Exception], HTTPStatus] = {
     domain.NotFound: HTTPStatus.NOT_FOUND,
     domain.AlreadyExists: HTTPStatus.CONFLICT,
     domain.Taken: HTTPStatus.CONFLICT,
+    domain.NamespaceTaken: HTTPStatus.CONFLICT,
+    domain.Kept: HTTPStatus.CONFLICT,
     domain.Outdated: HTTPStatus.CONFLICT,
     domain.InTransition: HTTPStatus.CONFLICT,
     domain.Leaving: HTTPStatus.CONFLICT,

@@ -19,6 +19,7 @@ from sqlalchemy.sql.visitors import iterate
 
 from models.access.table import Credential
 from models.base import Base
+from models.checkpoint.table import CheckpointCopy, CheckpointStep
 from models.cluster.table import Cluster, Tag
 from models.errors import Forbidden
 from models.events import About, Event
@@ -106,6 +107,7 @@ def _follow(target: Any, column: Any, team: str, to_write: bool) -> ColumnElemen
 _cluster = Cluster.__table__.c
 _job = Job.__table__.c
 _process = JobProcess.__table__.c
+_checkpoint = CheckpointStep.__table__.c
 
 
 def _own_or_shared(columns: Columns, team: str, to_write: bool) -> ColumnElement[bool]:
@@ -165,6 +167,11 @@ def _of_fault(columns: Columns, team: str, to_write: bool) -> ColumnElement[bool
     return and_(_of_cluster(columns, team, False), _of_job(columns, team, to_write), is_seen)
 
 
+def _of_copy(columns: Columns, team: str, to_write: bool) -> ColumnElement[bool]:
+    """Who has a checkpoint has its copies, on whichever node they are."""
+    return _follow(_checkpoint.id, columns("step_id"), team, to_write)
+
+
 _OWN_RULES: Final[dict[str, Rule]] = {
     Cluster.__tablename__: _own_or_shared,
     Job.__tablename__: _own,
@@ -173,6 +180,7 @@ _OWN_RULES: Final[dict[str, Rule]] = {
     Event.__tablename__: _of_event,
     Tag.__tablename__: _of_tag,
     Fault.__tablename__: _of_fault,
+    CheckpointCopy.__tablename__: _of_copy,
 }
 _OF_JOB: Final[dict[str, Rule]] = {"job_id": _of_job, "process_id": _of_process}
 """Who has the id of a job or of its process belongs to the job, on whichever node it is."""
