@@ -44,7 +44,10 @@ def processes(instance_id: str) -> set[procfs.ProcessKey]:
 
 
 def command(key: procfs.ProcessKey) -> list[str]:
-    return Path(f"/proc/{key.pid}/cmdline").read_text().split("\0")
+    try:
+        return Path(f"/proc/{key.pid}/cmdline").read_text().split("\0")
+    except OSError:  # it has ended since it was found
+        return []
 
 
 def agents(instance_id: str) -> list[procfs.ProcessKey]:
