@@ -80,3 +80,7 @@ class CheckpointUnreadable(EverstepError):
 
 class CheckpointMismatch(EverstepError):
     """A checkpoint does not hold what was asked of it."""
+
+
+class CheckpointsPoisoned(EverstepError):
+    """Training that goes on from these checkpoints fails soon after each load, in the same way."""

@@ -3,6 +3,8 @@
 The vote comes after the reduction, so "somebody applied step s" implies "every survivor holds the reduced gradient of s". Hence the
 target is the newest step of any holder; a holder one step behind with the gradient in hand applies it and no bytes move; everybody else
 who is behind copies the state of a holder at the target.
+
+When nobody holds state any more, each rank says which complete checkpoints it can see, and the newest that all of them see is the target.
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ import dataclasses
 import json
 from dataclasses import dataclass
 
-from everstep.errors import StateLost, StateMismatch
+from everstep.checkpoint import poison
+from everstep.checkpoint.poison import Failure
+from everstep.errors import CheckpointsPoisoned, StateLost, StateMismatch
 from everstep.protocol import Source
 
 FIRST_CAUSE = "start"
@@ -45,29 +49,95 @@ class Card:
 
 
 @dataclass(frozen=True)
+class Candidate:
+    """A complete checkpoint, as one rank sees it."""
+
+    step: int
+    save: str
+    is_in_memory: bool
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What a rank sees of checkpoints, newest first. ``failures`` are those that it has lived through; ``trouble`` says what it could not ask."""
+
+    rank: int
+    candidates: tuple[Candidate, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    trouble: str | None = None
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Sight:
+        told = json.loads(text)
+        candidates = tuple(Candidate(**one) for one in told["candidates"])
+        return cls(told["rank"], candidates, tuple(Failure(**one) for one in told["failures"]), told["trouble"])
+
+
+@dataclass(frozen=True)
 class Agreement:
-    """``sources[rank]`` says where that rank finds its state; ``holders`` are the ranks whose state may be read."""
+    """``sources[rank]`` says where that rank finds its state; ``holders`` are the ranks whose state may be read.
+
+    ``checkpoint`` is what everybody loads when nobody holds state; ``failures`` is what all ranks know of checkpoints that were of no use.
+    """
 
     step: int
     sources: tuple[Source, ...]
     holders: tuple[int, ...]
     loss: float | None
+    checkpoint: Candidate | None = None
+    failures: tuple[Failure, ...] = ()
 
 
-def agree(cards: tuple[Card, ...], generation: int, cause: str) -> Agreement:
-    """Raises StateLost, or StateMismatch when the ranks do not train the same thing."""
+def nobody_holds(cards: tuple[Card, ...]) -> bool:
+    return not any(card.holds_state for card in cards)
+
+
+def agree(cards: tuple[Card, ...], generation: int, cause: str, sights: tuple[Sight, ...] = ()) -> Agreement:
+    """``sights``, in order of rank, are asked for only when nobody holds state.
+
+    Raises:
+        StateMismatch: the ranks do not train the same thing.
+        StateLost: nobody holds state, and there is no checkpoint that every rank can read.
+        CheckpointsPoisoned: going on from checkpoints has failed too often.
+    """
     if len({card.structure for card in cards}) > 1:
         raise StateMismatch
+    if nobody_holds(cards):
+        return _from_checkpoint(sights) or _begin_or_refuse(cards, generation, cause, sights)
     holding = [card for card in cards if card.holds_state]
-    if not holding:
-        is_first = generation == 1 or cause == FIRST_CAUSE or any(card.alone_since == 1 for card in cards)
-        if not is_first:
-            raise StateLost
-        return _begin(cards)
     target = max(card.step for card in holding)
     newest = [card for card in holding if card.step == target]
     sources = tuple(_source(card, target) for card in cards)
     return Agreement(target, sources, tuple(card.rank for card in newest), newest[0].loss)
+
+
+def _from_checkpoint(sights: tuple[Sight, ...]) -> Agreement | None:
+    failures = tuple(sorted({failure for sight in sights for failure in sight.failures}))
+    if words := poison.diagnosis(failures):
+        raise CheckpointsPoisoned(words)
+    seen_by = [{(one.step, one.save): one for one in sight.candidates} for sight in sights]
+    common = set.intersection(*(set(seen) for seen in seen_by)) if seen_by else set()
+    usable = [key for key in common if not poison.is_poisoned(failures, *key)]
+    if not usable:
+        return None
+    chosen = max(usable)
+    sources = tuple(Source.MEMORY if seen[chosen].is_in_memory else Source.STORE for seen in seen_by)
+    return Agreement(chosen[0], sources, (), None, seen_by[0][chosen], failures)
+
+
+def _begin_or_refuse(cards: tuple[Card, ...], generation: int, cause: str, sights: tuple[Sight, ...]) -> Agreement:
+    if troubles := [f"rank {sight.rank}: {sight.trouble}" for sight in sights if sight.trouble]:
+        message = f"{StateLost.__doc__} Whether there is a checkpoint could not be asked everywhere ({'; '.join(troubles)})."
+        raise StateLost(message)
+    if any(sight.failures for sight in sights):
+        message = "Every checkpoint that all ranks can read has been tried, and the loss turned NaN soon after each load."
+        raise CheckpointsPoisoned(message)
+    if generation == 1 or cause == FIRST_CAUSE or any(card.alone_since == 1 for card in cards):
+        return _begin(cards)
+    raise StateLost
 
 
 def _begin(cards: tuple[Card, ...]) -> Agreement:

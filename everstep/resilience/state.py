@@ -97,6 +97,18 @@ class State:
     def entries(self) -> list[TensorEntry]:
         return [TensorEntry(key, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for key, tensor in self.tensors()]
 
+    def items(self) -> list[tuple[str, torch.Tensor]]:
+        """As ``tensors``, by the names that checkpoints use: those of the unwrapped model, optimizer state by its parameter's name."""
+        return [(".".join(path), tensor) for path, (_, tensor) in zip(self._item_paths(), self.tensors(), strict=True)]
+
+    def paths(self) -> dict[str, tuple[str | int, ...]]:
+        """Of each item's name: the keys under which a nested state dict has it."""
+        return {".".join(path): path for path in self._item_paths()}
+
+    def fleeting(self) -> set[int]:
+        """The ``id`` of tensors that a forward may change: buffers."""
+        return {id(buffer) for buffer in self.model.buffers()}
+
     def digest(self) -> str:
         """SHA-256 of parameters, buffers and optimizer state, in a fixed order."""
         seen = hashlib.sha256()
@@ -213,6 +225,21 @@ class State:
             if isinstance(value, torch.Tensor)
         ]
 
+    def _item_paths(self) -> list[tuple[str, ...]]:
+        prefixes = [f"{name}." if name else "" for name, _ in self._named_wrappers()]
+        names = {id(parameter): _unwrapped(name, prefixes) for name, parameter in self.model.named_parameters()}
+        owners = [names.get(id(parameter), f"#{number}") for number, parameter in enumerate(self._parameters())]
+        paths: list[tuple[str, ...]] = [
+            ("model", _unwrapped(key.removeprefix("model/"), prefixes)) for key, _ in self._model_tensors()
+        ]
+        for key, _ in self._optimizer_tensors():
+            _, number, name = key.split("/", 2)
+            paths.append(("optimizer", "state", owners[int(number)], name))
+        return paths
+
+    def _named_wrappers(self) -> list[tuple[str, DistributedDataParallel]]:
+        return [(name, module) for name, module in self.model.named_modules() if isinstance(module, DistributedDataParallel)]
+
     def _optimizer_values(self) -> dict[int, dict[str, Any]]:
         if self.optimizer is None:
             return {}
@@ -230,7 +257,7 @@ class State:
     def _take_groups(self, groups: list[dict[str, Any]]) -> None:
         own = self.optimizer.param_groups if self.optimizer else []
         if len(own) != len(groups):
-            message = f"{len(own)} parameter groups here, {len(groups)} at the peer"
+            message = f"{len(own)} parameter groups here, {len(groups)} in the state that was found"
             raise StateMismatch(message)
         for group, taken in zip(own, groups, strict=True):
             for name, value in taken.items():
@@ -251,7 +278,7 @@ class State:
         targets = [self._room_for(entry, own.get(entry.key)) for entry in entries]
         wanted = {entry.key for entry in entries}
         if missing := [key for key in own if key not in wanted and key.startswith("model/")]:
-            message = f"the peer does not have {missing[0]}"
+            message = f"the state that was found does not have {missing[0]}"
             raise StateMismatch(message)
         for number, parameter in enumerate(self._parameters()):
             self._drop_unwanted(number, parameter, wanted)
@@ -262,7 +289,7 @@ class State:
         if own is not None and _fits(own, entry):
             return own
         if not entry.key.startswith("optimizer/") or self.optimizer is None:
-            message = f"{entry.key} is {entry.dtype}{list(entry.shape)} at the peer, not so here"
+            message = f"{entry.key} is {entry.dtype}{list(entry.shape)} where the state comes from, not so here"
             raise StateMismatch(message)
         _, number, name = entry.key.split("/", 2)
         parameter = self._parameters()[int(number)]
@@ -303,6 +330,14 @@ class Snapshot:
     groups: list[dict[str, Any]]
     scheduler: dict[str, Any] | None
     others: dict[str, dict[str, Any]]
+
+
+def _unwrapped(name: str, prefixes: list[str]) -> str:
+    """Without what DistributedDataParallel (at these prefixes) and torch.compile add to a name."""
+    for prefix in sorted(prefixes, key=len, reverse=True):
+        if name.startswith(f"{prefix}module."):
+            name = prefix + name.removeprefix(f"{prefix}module.")
+    return name.replace("_orig_mod.", "")
 
 
 def _fits(tensor: torch.Tensor, entry: TensorEntry) -> bool:

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.errors import StateLost, StateMismatch
+from everstep.checkpoint.poison import MOST, Failure
+from everstep.errors import CheckpointsPoisoned, StateLost, StateMismatch
 from everstep.protocol import Source
-from everstep.resilience.agreement import Card, agree
+from everstep.resilience.agreement import Candidate, Card, Sight, agree
 
 
 def card(rank: int, step: int, *, holds: bool = True, reduced: bool = False, structure: str = "s", since: int = 2) -> Card:
@@ -52,6 +53,66 @@ def test_a_rank_one_behind_without_the_gradient_copies() -> None:
 def test_ranks_that_train_different_things_are_refused() -> None:
     with pytest.raises(StateMismatch):
         agree((card(0, 1), card(1, 1, structure="other")), 2, "replaced")
+
+
+def nobody(count: int = 2, since: int = 2) -> tuple[Card, ...]:
+    return tuple(card(rank, 0, holds=False, since=since) for rank in range(count))
+
+
+def sight(rank: int, *steps: int, memory: bool = True, failures: tuple[Failure, ...] = (), trouble: str | None = None) -> Sight:
+    return Sight(rank, tuple(Candidate(step, "a", memory) for step in steps), failures, trouble)
+
+
+def test_when_nobody_holds_state_the_newest_checkpoint_that_all_can_see_is_loaded() -> None:
+    agreement = agree(nobody(), 5, "replaced", (sight(0, 40, 30, 20), sight(1, 30, 20, memory=False)))
+    assert agreement.step == 30
+    assert agreement.sources == (Source.MEMORY, Source.STORE)
+    assert agreement.checkpoint == Candidate(30, "a", True)
+    assert agreement.holders == ()
+
+
+def test_equal_steps_of_different_saves_are_not_the_same_checkpoint() -> None:
+    others = Sight(1, (Candidate(30, "b", True), Candidate(20, "a", True)))
+    assert agree(nobody(), 5, "replaced", (sight(0, 30, 20), others)).step == 20
+
+
+def test_a_job_that_is_submitted_again_goes_on_from_its_checkpoint() -> None:
+    assert agree(nobody(since=1), 1, "start", (sight(0, 30), sight(1, 30))).step == 30
+
+
+def test_a_living_holder_is_believed_before_any_checkpoint() -> None:
+    assert agree((card(0, 8), card(1, 0, holds=False)), 4, "replaced", (sight(0, 30), sight(1, 30))).step == 8
+
+
+def test_without_a_common_checkpoint_the_state_is_lost_as_before() -> None:
+    with pytest.raises(StateLost):
+        agree(nobody(), 5, "replaced", (sight(0, 40), sight(1)))
+
+
+def test_nobody_begins_from_the_initial_weights_while_a_tier_could_not_be_asked() -> None:
+    with pytest.raises(StateLost, match="rank 1: the store is away"):
+        agree(nobody(since=1), 1, "start", (sight(0), sight(1, trouble="the store is away")))
+
+
+def test_a_checkpoint_that_one_rank_has_seen_fail_twice_is_passed_over_by_all() -> None:
+    failures = tuple(Failure(30, "a", "memory", 33, generation) for generation in (2, 3))
+    agreement = agree(nobody(), 5, "retried", (sight(0, 30, 20), sight(1, 30, 20, failures=failures)))
+    assert agreement.step == 20
+    assert agreement.failures == failures
+
+
+def test_a_job_whose_checkpoints_all_fail_stops_and_does_not_begin_anew() -> None:
+    twice = tuple(Failure(30, "a", "memory", 33, generation) for generation in (2, 3))
+    with pytest.raises(CheckpointsPoisoned, match="has been tried"):
+        agree(nobody(since=1), 5, "retried", (sight(0, 30, failures=twice), sight(1, 30)))
+    often = tuple(Failure(30 - generation, "a", "memory", 33, generation) for generation in range(MOST))
+    with pytest.raises(CheckpointsPoisoned, match=f"failed {MOST} times"):
+        agree(nobody(), 9, "retried", (sight(0, 10, failures=often), sight(1, 10)))
+
+
+def test_what_a_rank_sees_survives_its_way_over_the_table() -> None:
+    seen = sight(1, 30, 20, failures=(Failure(30, "a", "store", 31, 2),), trouble="slow")
+    assert Sight.from_json(seen.to_json()) == seen
 
 
 @given(

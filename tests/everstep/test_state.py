@@ -116,7 +116,7 @@ def test_models_of_other_shapes_have_other_structures_and_are_refused() -> None:
     holder = state_of(1)
     receiver = State(model=net(1, width=7), optimizer=torch.optim.Adam(net(1, width=7).parameters()))
     assert holder.structure() != receiver.structure()
-    with pytest.raises(StateMismatch, match="at the peer"):
+    with pytest.raises(StateMismatch, match="where the state comes from"):
         receiver.unpack_rest(holder.pack_rest({}))
 
 

@@ -1,0 +1,188 @@
+"""A replicated state, divided over the ranks that hold it: each writes its part of the bytes, nobody needs to ask anybody.
+
+Every rank computes the same division from shapes alone. The state is a row of tensors, each a row of rows (of its first dimension); rank ``k``
+of ``W`` writes the rows that begin in the ``k``-th of ``W`` equal parts of all bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from .contents import Chunk, Contents, TensorContent
+from .layout import Layout
+
+REST = "everstep.rest"
+"""The blob of everything that is no tensor, in rank 0's shard."""
+PROGRAM = {"kind": "everstep.State"}
+
+
+class Held(Protocol):
+    """What is saved and loaded: ``everstep.State``."""
+
+    def items(self) -> list[tuple[str, torch.Tensor]]:
+        """Name and tensor, in an order that is the same in all ranks."""
+
+    def paths(self) -> dict[str, tuple[str | int, ...]]:
+        """Under which keys a name lies in nested dictionaries."""
+
+    def fleeting(self) -> set[int]:
+        """The ``id`` of tensors that a forward changes: they are copied at once."""
+
+    def pack_rest(self, cursor: dict[str, Any]) -> bytes: ...
+
+    def unpack_rest(self, blob: bytes) -> tuple[list[torch.Tensor], dict[str, Any]]: ...
+
+
+@dataclass(frozen=True)
+class Entry:
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def rows(self) -> int:
+        return self.shape[0] if self.shape else 1
+
+    @property
+    def row_bytes(self) -> int:
+        return self.dtype.itemsize * math.prod(self.shape[1:])
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows ``first`` to ``first + rows`` of the tensor with this number."""
+
+    number: int
+    entry: Entry
+    first: int
+    rows: int
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        return (self.first, *(0 for _ in self.entry.shape[1:])) if self.entry.shape else ()
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return (self.rows, *self.entry.shape[1:]) if self.entry.shape else ()
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows * self.entry.row_bytes
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor[self.first : self.first + self.rows] if self.entry.shape else tensor
+
+
+@dataclass(frozen=True)
+class Division:
+    """``parts[rank]`` is what that rank writes."""
+
+    entries: tuple[Entry, ...]
+    parts: tuple[tuple[Part, ...], ...]
+
+    @property
+    def world_size(self) -> int:
+        return len(self.parts)
+
+    def layout(self, rank: int, blobs: Sequence[tuple[str, int]] = ()) -> Layout:
+        """Of a rank's shard; ``blobs`` are names and sizes in bytes, behind the tensors."""
+        tensors = ((part.entry.name, part.offsets, part.nbytes) for part in self.parts[rank])
+        return Layout.of([*tensors, *((name, None, nbytes) for name, nbytes in blobs)])
+
+    def contents(self, blobs: Mapping[str, int], paths: Mapping[str, tuple[str | int, ...]]) -> Contents:
+        """The metadata of the whole step."""
+        chunks: dict[str, list[Chunk]] = {entry.name: [] for entry in self.entries}
+        for rank, parts in enumerate(self.parts):
+            for part in parts:
+                chunks[part.entry.name].append(Chunk(part.offsets, part.sizes, rank))
+        tensors = {
+            entry.name: TensorContent(str(entry.dtype).removeprefix("torch."), entry.shape, tuple(chunks[entry.name]))
+            for entry in self.entries
+        }
+        return Contents(self.world_size, tensors, blobs, paths, PROGRAM)
+
+
+def entries_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> tuple[Entry, ...]:
+    return tuple(Entry(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors)
+
+
+@functools.lru_cache(maxsize=4)
+def divide(entries: tuple[Entry, ...], world_size: int) -> Division:
+    """Parts of equal bytes, to within a row. Pure: equal in every rank that has tensors of these names, types and shapes."""
+    total = sum(entry.rows * entry.row_bytes for entry in entries)
+    parts: list[list[Part]] = [[] for _ in range(world_size)]
+    before = 0
+    for number, entry in enumerate(entries):
+        for rank, first, end in _cuts(entry, before, total, world_size):
+            parts[rank].append(Part(number, entry, first, end - first))
+        before += entry.rows * entry.row_bytes
+    return Division(entries, tuple(tuple(mine) for mine in parts))
+
+
+def _cuts(entry: Entry, before: int, total: int, world_size: int) -> Iterator[tuple[int, int, int]]:
+    """(rank, first row, end) of a tensor behind ``before`` of ``total`` bytes. What has no bytes is the first rank's."""
+    nbytes = entry.rows * entry.row_bytes
+    if nbytes == 0:
+        yield 0, 0, entry.rows
+        return
+    for rank in range(before * world_size // total, min(world_size, (before + nbytes) * world_size // total + 1)):
+        first = _row_of(rank, entry, before, total, world_size)
+        end = entry.rows if rank == world_size - 1 else _row_of(rank + 1, entry, before, total, world_size)
+        if end > first:
+            yield rank, first, end
+
+
+def _row_of(rank: int, entry: Entry, before: int, total: int, world_size: int) -> int:
+    """The first row that begins in the part of ``rank`` or behind it."""
+    row = -((before * world_size - rank * total) // (entry.row_bytes * world_size))
+    return min(max(row, 0), entry.rows)
+
+
+@dataclass(frozen=True)
+class Captured:
+    """What one rank writes in one save. The tensors are the living ones, except those that a forward changes."""
+
+    layout: Layout
+    tensors: tuple[torch.Tensor, ...]
+    blobs: tuple[bytes, ...]
+
+    def write(self, body: torch.Tensor) -> None:
+        """Fills a shard of ``layout.size`` bytes (uint8). Every byte is written: what a segment held before would change its digest."""
+        items = iter(self.layout.items)
+        for tensor, item in zip(self.tensors, items, strict=False):
+            room = body[item.start : item.start + item.nbytes]
+            if item.nbytes:
+                room.view(tensor.dtype).view(tensor.shape).copy_(tensor)
+        self._write_rest(body)
+
+    def _write_rest(self, body: torch.Tensor) -> None:
+        for blob, item in zip(self.blobs, self.layout.items[len(self.tensors) :], strict=True):
+            _put(body, item.start, blob)
+        for start, end in self.layout.gaps():
+            body[start:end].zero_()
+        _put(body, self.layout.nbytes, self.layout.tail)
+
+
+def capture(state: Held, division: Division, rank: int, rest: bytes | None) -> Captured:
+    """What is to be written by a rank, at a moment at which the state is that of a committed step."""
+    tensors = state.items()
+    fleeting = state.fleeting()
+    with torch.no_grad():
+        mine = tuple(
+            part.of(tensor.detach()).clone() if id(tensor) in fleeting else part.of(tensor.detach())
+            for part in division.parts[rank]
+            for tensor in (tensors[part.number][1],)
+        )
+    blobs = () if rest is None else (rest,)
+    return Captured(division.layout(rank, [(REST, len(blob)) for blob in blobs]), mine, blobs)
+
+
+def _put(body: torch.Tensor, start: int, told: bytes) -> None:
+    if told:
+        body[start : start + len(told)].copy_(torch.frombuffer(bytearray(told), dtype=torch.uint8))

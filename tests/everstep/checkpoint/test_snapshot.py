@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from everstep.checkpoint.layout import read_tail, tail_length
+from everstep.checkpoint.snapshot import REST, Division, Entry, capture, divide, entries_of
+from everstep.resilience import State
+
+DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.float64)
+entries = st.lists(st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 9), max_size=3)), min_size=1, max_size=12).map(
+    lambda drawn: tuple(Entry(f"t{number}", dtype, tuple(shape)) for number, (dtype, shape) in enumerate(drawn))
+)
+
+
+@given(entries, st.integers(1, 9))
+def test_the_parts_of_all_ranks_tile_every_tensor_once(drawn: tuple[Entry, ...], world_size: int) -> None:
+    division = divide(drawn, world_size)
+    for number, entry in enumerate(drawn):
+        parts = [part for mine in division.parts for part in mine if part.number == number]
+        assert sum(part.rows for part in parts) == entry.rows
+        assert sorted(part.first for part in parts) == [sum(one.rows for one in parts[:place]) for place in range(len(parts))]
+
+
+@given(entries, st.integers(1, 9))
+def test_every_rank_writes_its_part_of_the_bytes_to_within_a_row(drawn: tuple[Entry, ...], world_size: int) -> None:
+    total = sum(entry.rows * entry.row_bytes for entry in drawn)
+    widest = max(entry.row_bytes for entry in drawn)
+    for mine in divide(drawn, world_size).parts:
+        assert abs(sum(part.nbytes for part in mine) - total / world_size) <= widest
+
+
+@settings(deadline=None)
+@given(st.integers(1, 5), st.binary(max_size=90))
+def test_what_the_ranks_write_is_together_the_state(world_size: int, rest: bytes) -> None:
+    state = trained()
+    division = divide(entries_of(state.items()), world_size)
+    bodies = [body_of(state, division, rank, rest) for rank in range(world_size)]
+    contents = division.contents({REST: 0}, state.paths())
+    for name, tensor in state.items():
+        rebuilt = torch.full_like(tensor, 77)
+        for chunk in contents.tensors[name].chunks:
+            body = bodies[chunk.shard]
+            item = layout_of(body).by_key[name, chunk.offsets]
+            piece = body[item.start : item.start + item.nbytes].view(tensor.dtype).view(chunk.sizes)
+            (rebuilt[chunk.offsets[0] : chunk.offsets[0] + chunk.sizes[0]] if chunk.sizes else rebuilt).copy_(piece)
+        assert torch.equal(rebuilt, tensor), name
+    item = layout_of(bodies[0]).by_key[REST, None]
+    assert bytes(bodies[0][item.start : item.start + item.nbytes].tolist()) == rest
+
+
+def test_no_byte_of_a_segment_that_is_used_again_stays_in_it() -> None:
+    state = trained()
+    division = divide(entries_of(state.items()), 2)
+    assert torch.equal(body_of(state, division, 1, None, fill=255), body_of(state, division, 1, None, fill=0))
+
+
+def test_what_a_forward_changes_is_copied_at_once_and_the_rest_when_it_is_written() -> None:
+    state = trained()
+    division = divide(entries_of(state.items()), 1)
+    before = {name: tensor.clone() for name, tensor in state.items()}
+    captured = capture(state, division, 0, None)
+    state.model(torch.randn(8, 5))
+    body = torch.zeros(captured.layout.size, dtype=torch.uint8)
+    captured.write(body)
+    for item in captured.layout.items:
+        written = body[item.start : item.start + item.nbytes].view(before[item.name].dtype)
+        assert torch.equal(written.view(before[item.name].shape), before[item.name]), item.name
+    assert not torch.equal(dict(state.items())["model.1.running_mean"], before["model.1.running_mean"])
+
+
+def test_the_names_of_a_checkpoint_know_nothing_of_wrappers() -> None:
+    state = trained()
+    names = [name for name, _ in state.items()]
+    assert "model.0.weight" in names
+    assert "optimizer.state.0.weight.exp_avg" in names
+    assert state.paths()["optimizer.state.0.weight.exp_avg"] == ("optimizer", "state", "0.weight", "exp_avg")
+    assert len(set(names)) == len(names)
+
+
+def trained() -> State:
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.BatchNorm1d(7), torch.nn.Linear(7, 3))
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.randn(4, 5)).sum().backward()
+    optimizer.step()
+    return State(model=model, optimizer=optimizer)
+
+
+def body_of(state: State, division: Division, rank: int, rest: bytes | None, fill: int = 9) -> torch.Tensor:
+    captured = capture(state, division, rank, rest if rank == 0 else None)
+    body = torch.full((captured.layout.size,), fill, dtype=torch.uint8)
+    captured.write(body)
+    return body
+
+
+def layout_of(body: torch.Tensor) -> Any:
+    raw = bytes(body.tolist())
+    return read_tail(raw[-tail_length(raw[-16:]) :], len(raw))
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> None:
+    torch.set_num_threads(1)
