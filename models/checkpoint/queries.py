@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Row, Select, func, select
+from sqlalchemy import ColumnElement, Row, Select, func, select
 from sqlalchemy.orm import Session
 
 from models.checkpoint.states import CopyState, ExportState, StepState
@@ -69,6 +69,13 @@ def is_live(session: Session, name: str) -> bool:
     return session.scalar(wanted.where(CheckpointNamespace.name == name, Job.state.not_in(ENDED))) is not None
 
 
+def holds(session: Session, node_id: str, namespace: str) -> bool:
+    """Whether a node holds a copy of the namespace's shards."""
+    wanted = select(CheckpointStep.id).join(CheckpointCopy, CheckpointCopy.step_id == CheckpointStep.id)
+    held = (CheckpointCopy.node_id == node_id, CheckpointCopy.state == CopyState.SEALED, CheckpointStep.namespace == namespace)
+    return session.scalar(wanted.where(*held).limit(1)) is not None
+
+
 def held_by(session: Session, node_id: str) -> list[str]:
     """Namespaces of which a node holds copies."""
     wanted = select(CheckpointStep.namespace).join(CheckpointCopy, CheckpointCopy.step_id == CheckpointStep.id)
@@ -111,10 +118,10 @@ def in_memory(session: Session, step_ids: Collection[str]) -> dict[str, InMemory
     return {row.id: _in_memory(row) for row in session.execute(_held().where(CheckpointStep.id.in_(step_ids)))}
 
 
-def newest(session: Session, namespace: str) -> Newest:
-    """The newest complete steps of a namespace, of those that are kept."""
+def newest(session: Session, namespace: str, *, on: Collection[NodeId] | None = None) -> Newest:
+    """The newest complete steps of a namespace, of those that are kept; with ``on`` only what these nodes hold in memory counts."""
     kept = (CheckpointStep.namespace == namespace, CheckpointStep.state == StepState.KEPT)
-    held = session.execute(_held().where(*kept).order_by(CheckpointStep.step.desc()))
+    held = session.execute(_held(on).where(*kept).order_by(CheckpointStep.step.desc()))
     complete = next((row.step for row in held if _in_memory(row).is_complete), None)
     durable = select(CheckpointStep.step, CheckpointStep.durable_at).where(*kept, CheckpointStep.durable_at.is_not(None))
     found = session.execute(durable.order_by(CheckpointStep.step.desc()).limit(1)).one_or_none()
@@ -130,8 +137,11 @@ def newest_durable(session: Session, namespaces: Collection[str]) -> dict[str, t
     return {row.namespace: (row.step, row.durable_at) for row in session.execute(first) if row.durable_at is not None}
 
 
-def _held() -> Select[tuple[str, int, int | None, int, int, int]]:
-    """Each step's sealed copies of its youngest save, counted."""
+def _held(on: Collection[NodeId] | None = None) -> Select[tuple[str, int, int | None, int, int, int]]:
+    """Each step's sealed copies of its youngest save, counted; with ``on`` those on these nodes."""
+    where: list[ColumnElement[bool]] = [CheckpointCopy.state == CopyState.SEALED, CheckpointCopy.save == CheckpointStep.save]
+    if on is not None:
+        where.append(CheckpointCopy.node_id.in_(on))
     one = (
         select(
             CheckpointCopy.step_id,
@@ -141,7 +151,7 @@ def _held() -> Select[tuple[str, int, int | None, int, int, int]]:
             func.max(CheckpointCopy.nbytes).label("nbytes"),
         )
         .join(CheckpointStep, CheckpointStep.id == CheckpointCopy.step_id)
-        .where(CheckpointCopy.state == CopyState.SEALED, CheckpointCopy.save == CheckpointStep.save)
+        .where(*where)
         .group_by(CheckpointCopy.step_id, CheckpointCopy.index)
         .subquery()
     )

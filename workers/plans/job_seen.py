@@ -88,7 +88,6 @@ class CheckpointSeen:
     """The newest complete step of the job's namespace. ``nodes`` hold it in memory; ``durable_at`` is when it was in the object store, if it is."""
 
     step: int
-    saved_at: datetime
     nodes: int = 0
     durable_at: datetime | None = None
 

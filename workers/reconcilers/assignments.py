@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from everstep.protocol import Assignment, Launch, Member, Process
 from everstep.protocol import Generation as Membership
+from models.checkpoint.policy import policy_of
 from models.directive import queries as directives
 from models.directive.changes import settle_assignments
 from models.ids import NodeId
@@ -45,13 +46,17 @@ def _assignment(job: Job, processes: list[JobProcess], membership: Membership | 
 
 
 def _launch(job: Job) -> Launch:
-    """``WORLD_SIZE`` is there before the first generation is: a process rehearses with a batch of about the right size."""
+    """``WORLD_SIZE`` is there before the first generation is: a process rehearses with a batch of about the right size.
+
+    The namespace is not the user's to name here: the control plane has checked that no other job saves in the one of the job file.
+    """
     spec = job.spec
     own = {"WORLD_SIZE": str(job.replicas * job.processes_per_node)}
+    given = {str(name): str(value) for name, value in (spec.get("env") or {}).items()}
     return Launch(
         command=tuple(str(word) for word in spec["command"]),
         working_dir=str(spec.get("working_dir") or "/"),
-        env=own | {str(name): str(value) for name, value in (spec.get("env") or {}).items()},
+        env=own | given | {"EVERSTEP_NAMESPACE": policy_of(spec, job.id).namespace},
         seed=int(spec.get("seed") or 0),
     )
 

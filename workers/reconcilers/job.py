@@ -13,15 +13,16 @@ from typing import Any, ClassVar
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from models.checkpoint import queries as checkpoints
 from models.cluster.states import ClusterState
 from models.cluster.table import Cluster
 from models.directive import queries as directives
 from models.directive.changes import settle_withdrawn
 from models.directive.states import DirectiveState
-from models.ids import NodeId
+from models.ids import NodeId, checkpoint_id
 from models.job import changes
 from models.job import queries as jobs
-from models.job.states import ENDED, JobState, ProcessState
+from models.job.states import ALIVE, ENDED, JobState, ProcessState
 from models.job.table import Generation, Job, JobProcess
 from models.move import wake
 from models.node import queries as nodes
@@ -60,6 +61,8 @@ class JobReconciler:
         processes = jobs.processes(session, row_id)
         present = nodes.of_cluster(session, job.cluster_id)
         keep(session, [job, cluster, *generations, *processes, *present])
+        nodes_seen = _nodes_seen(session, job, present)
+        has_namespace, found = _checkpoint(session, job, processes, nodes_seen)
         return seen_as.JobSeen(
             state=JobState(job.state),
             replicas=job.replicas,
@@ -73,10 +76,13 @@ class JobReconciler:
             grace=timedelta(seconds=float(job.spec.get("grace_s", 10.0))),
             groups=frozenset(job.spec.get("instance_groups") or ()),
             processes=tuple(_process_seen(process) for process in processes),
-            nodes=_nodes_seen(session, job, present),
+            nodes=nodes_seen,
             generations=tuple(_generation_seen(generation) for generation in generations[-_GENERATIONS:]),
             told=tuple(_told(directive) for directive in directives.of_job(session, row_id)),
             has_ever_formed=any(generation.formed_at is not None for generation in generations),
+            step=job.step,
+            has_namespace=has_namespace,
+            checkpoint=found,
             why=job.why,
             patience=self.patience,
         )
@@ -155,6 +161,28 @@ def _nodes_seen(session: Session, job: Job, present: Sequence[Node]) -> Mapping[
     }
 
 
+def _checkpoint(
+    session: Session, job: Job, processes: Sequence[JobProcess], present: Mapping[NodeId, seen_as.NodeSeen]
+) -> tuple[bool, seen_as.CheckpointSeen | None]:
+    """Whether the job has a namespace, and the newest complete step in it. Nobody is asked while a process that can be heard holds the state.
+
+    Memory on nodes that go, or are not heard, does not count: it may be gone with them.
+    """
+    heard = {node.id for node in present.values() if not node.is_going and node.stream_lost_at is None}
+    if not job.generation or any(one.state in ALIVE and one.reformed and one.node_id in heard for one in processes):
+        return False, None
+    namespace = checkpoints.of_job(session, job.id)
+    if namespace is None:
+        return False, None
+    newest = checkpoints.newest(session, namespace.name, on=heard)
+    if newest.step is None:
+        return True, None
+    is_in_memory = newest.in_memory == newest.step
+    holders = checkpoints.holders(session, [checkpoint_id(namespace.name, newest.step)]) if is_in_memory else []
+    durable_at = newest.durable_at if newest.durable == newest.step else None
+    return True, seen_as.CheckpointSeen(newest.step, nodes=len(heard & set(holders)), durable_at=durable_at)
+
+
 def _process_seen(process: JobProcess) -> seen_as.ProcessSeen:
     return seen_as.ProcessSeen(
         id=process.id,
@@ -178,6 +206,7 @@ def _generation_seen(generation: Generation) -> seen_as.GenerationSeen:
         members=tuple(generation.members),
         decided_at=generation.decided_at,
         is_formed=generation.formed_at is not None,
+        step=generation.step,
     )
 
 

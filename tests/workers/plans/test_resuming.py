@@ -13,8 +13,8 @@ from tests.workers.plans.job_world import START, training
 from workers.plans.job import plan
 from workers.plans.job_seen import CheckpointSeen, Publish
 
-IN_MEMORY = CheckpointSeen(step=400, saved_at=START, nodes=2)
-DURABLE = CheckpointSeen(step=400, saved_at=START, durable_at=START + timedelta(minutes=1))
+IN_MEMORY = CheckpointSeen(step=400, nodes=2)
+DURABLE = CheckpointSeen(step=400, durable_at=START + timedelta(minutes=1))
 
 
 def saved(found: CheckpointSeen | None = DURABLE, *, step: int = 437, **more):
