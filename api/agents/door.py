@@ -30,6 +30,7 @@ from api.agents.tokens import Tokens
 from api.agents.wire import BATCH, BEAT, REGISTRATION, NextBeat, Problem, read
 from api.deps import Services
 from api.operations import agents, reports
+from api.operations.tiers import Commons
 from everstep.protocol import Directive, Welcome
 from models.errors import Unauthenticated
 from models.node.changes import Heartbeat
@@ -55,6 +56,7 @@ class Door:
     beats: Beats
     streams: Streams
     tokens: Tokens
+    commons: Commons
 
     async def work(self, use_case: Callable[Concatenate[Session, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await _work(self.services, self.threads, use_case, *args, **kwargs)
@@ -71,7 +73,8 @@ async def open_door(app: FastAPI) -> AsyncIterator[None]:
         door = app.state.agents = _assemble(services, threads)
 
         async def undelivered(node_ids: Any) -> Any:
-            return await door.work(agents.undelivered, node_ids)
+            untold = await door.work(agents.undelivered, node_ids)
+            return [*untold, *await door.work(door.commons.news, node_ids, now=services.clock.now())]
 
         duties = [
             asyncio.create_task(ear.listen(services.settings.database_url, door.streams)),
@@ -94,9 +97,10 @@ async def open_door(app: FastAPI) -> AsyncIterator[None]:
 
 def _assemble(services: Services, threads: ThreadPoolExecutor) -> Door:
     now = services.clock.now
+    commons = Commons(services.settings.master_key)
 
     async def assignments(node_id: Any) -> list[agents.Line]:
-        return await _work(services, threads, agents.assignments, node_id)
+        return await _work(services, threads, agents.assignments, node_id, commons, now=now())
 
     async def deliver(ids: Any) -> None:
         await _work(services, threads, agents.deliver, ids, now=now())
@@ -108,7 +112,8 @@ def _assemble(services: Services, threads: ThreadPoolExecutor) -> Door:
         await _work(services, threads, agents.report_beats, beats)
 
     loop = asyncio.get_running_loop()
-    return Door(services, loop, threads, Beats(write), Streams(Ledger(assignments, deliver, close)), Tokens(loop.time))
+    streams = Streams(Ledger(assignments, deliver, close))
+    return Door(services, loop, threads, Beats(write), streams, Tokens(loop.time), commons)
 
 
 async def _work(

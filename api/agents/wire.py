@@ -9,6 +9,7 @@ from pydantic import Discriminator, Tag, TypeAdapter, ValidationError
 
 from everstep import protocol
 from everstep.examination import HealthReport
+from everstep.tiers import CopiesReport, DurableReport, SavedReport, TierReport
 
 T = TypeVar("T")
 
@@ -41,7 +42,11 @@ AnyReport = Annotated[
     | Annotated[protocol.LifecycleReport, Tag("lifecycle")]
     | Annotated[protocol.LogReport, Tag("log")]
     | Annotated[protocol.FaultReport, Tag("fault")]
-    | Annotated[HealthReport, Tag("health")],
+    | Annotated[HealthReport, Tag("health")]
+    | Annotated[CopiesReport, Tag("copies")]
+    | Annotated[DurableReport, Tag("durable")]
+    | Annotated[TierReport, Tag("tier")]
+    | Annotated[SavedReport, Tag("saved")],
     Discriminator(_kind),
 ]
 

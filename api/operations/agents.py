@@ -14,9 +14,11 @@ from typing import Any
 from sqlalchemy import select, union
 from sqlalchemy.orm import Session
 
+from api.operations import tiers
 from api.settings import Settings
 from everstep import protocol
 from models.access.secrets import boot_token
+from models.checkpoint import changes as checkpoint_changes
 from models.cluster.table import InstanceGroup
 from models.directive import changes as directive_changes
 from models.directive import queries as directive_queries
@@ -43,6 +45,8 @@ from models.session import locked
 
 _CHECKS = -(1 << 52)
 """Lines of examinations are numbered below it, those of faults above."""
+_PLANS = -(1 << 60)
+"""Lines of plans of memory tiers are numbered below it."""
 _STREAM = "stream"
 """The fact that names a node's newest directive stream: an older one that closes later must not report the node as cut off."""
 
@@ -86,6 +90,7 @@ def register(
     node = _lock(session, Node.instance_id == told.instance_id)
     node_token = _node_token(node, told, settings.master_key)
     is_new_boot = node.boot != told.boot
+    started = node.boot_start
     arrival = node_changes.Arrival(
         boot=told.boot,
         address=told.address,
@@ -94,6 +99,8 @@ def register(
         start=told.start,
     )
     node_changes.report_registered(session, node, arrival, node_token=node_token, now=now)
+    if node.boot_start > started:
+        checkpoint_changes.settle_lost_copies(session, node.id, now=now)
     _take_inventory(session, node, told.processes, is_new_boot=is_new_boot, now=now)
     welcome = protocol.Welcome(
         node_token,
@@ -135,12 +142,15 @@ def close_stream(session: Session, node_id: NodeId, name: str, *, now: datetime)
     _wake_jobs(session, node, now)
 
 
-def assignments(session: Session, node_id: NodeId) -> list[Line]:
-    """All that the node should run, oldest first, and then the faults that it is to know of.
+def assignments(session: Session, node_id: NodeId, commons: tiers.Commons, *, now: datetime) -> list[Line]:
+    """The plan of its memory tier, all that the node should run, oldest first, and then the faults that it is to know of.
 
-    A fault's line has another number with each of its states, and none that a directive could have.
+    A fault's line has another number with each of its states, and none that a directive could have. The plan comes before what needs it: a process
+    is told the token of its namespace when it starts.
     """
-    told = [Line(row.id, {"id": row.id, "assignment": row.assignment}) for row in directive_queries.current(session, node_id)]
+    plan = tiers.plan(session, node_id, commons, now=now)
+    told = [] if plan is None else [Line(_PLANS - plan.number, {"memory_tier": plan.to_wire()})]
+    told += [Line(row.id, {"id": row.id, "assignment": row.assignment}) for row in directive_queries.current(session, node_id)]
     told += [Line(_number(fault), {"fault": _fault(fault).to_wire()}) for fault in fault_queries.of_node(session, node_id)]
     return told + [
         Line(_CHECKS - check.sequence, {"check": check.order}) for check in health_queries.asked_of_node(session, node_id)
@@ -175,6 +185,9 @@ def _fault(fault: Fault) -> protocol.Fault:
         process=fault.process_id,
         seconds=fault.seconds,
         is_over=fault.state is FaultState.ENDING,
+        namespace=fault.namespace,
+        step=fault.step,
+        index=fault.shard,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from api.operations import tiers
 from api.operations.health import check_not_examined
 from api.operations.images import with_images
 from api.operations.instances import check_instances
@@ -155,6 +156,8 @@ def update(work: Work, change: ClusterChange) -> str:
             current=nodes.current_counts(work.session, cluster.id),
             now=work.now,
         )
+    if tiers.SETTING in changed:
+        tiers.switch(work.session, cluster, now=work.now)
     return cluster.arn
 
 

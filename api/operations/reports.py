@@ -15,6 +15,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
+from api.operations import tier_reports
 from api.operations.agents import OtherBoot, identify, report_process
 from everstep import protocol
 from everstep.examination import HealthReport
@@ -192,4 +193,5 @@ _TELL: dict[type[protocol.Report], Callable[[Session, Node, Any, datetime], None
     protocol.LogReport: _log,
     protocol.FaultReport: _fault,
     HealthReport: _health,
+    **tier_reports.TELL,
 }

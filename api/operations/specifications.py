@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from api.operations import tiers
 from api.operations.software import check_deployment
 from models.catalogue import instance_type
 from models.cluster.changes import GroupSpec
@@ -17,7 +18,6 @@ from models.errors import Invalid, NotFound, Unsupported
 from models.schedule import check_schedule
 
 CONTROLLER: Final = "Controller"
-LEAST_MEMORY_PERCENTAGE: Final = 20
 _IDLE: Final = ("WhenIdle", "WhenAllIdle")
 
 
@@ -88,8 +88,8 @@ def _check_settings(wish: Specification) -> None:
         raise Invalid(
             message="Orchestrator.Slurm.SlurmConfigStrategy is not supported with NodeProvisioningMode Continuous. Leave it out."
         )
-    least = LEAST_MEMORY_PERCENTAGE
-    if settings.get("TieredStorageConfig", {}).get("InstanceMemoryAllocationPercentage", least) < least:
+    least = tiers.LEAST_PERCENT
+    if settings.get(tiers.SETTING, {}).get("InstanceMemoryAllocationPercentage", least) < least:
         raise Invalid(message=f"TieredStorageConfig.InstanceMemoryAllocationPercentage must be between {least} and 100.")
     if settings.get("AutoScaling", {}).get("Mode") == "Enable":
         needed = {"NodeProvisioningMode Continuous": wish.is_continuous, "Orchestrator.Eks": wish.is_on_eks}

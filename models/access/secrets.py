@@ -8,7 +8,7 @@ import hmac
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
 
-from models.ids import NodeId
+from models.ids import ClusterId, JobId, NodeId
 
 _NONCE = 12
 
@@ -28,7 +28,21 @@ def unseal(master_key: bytes, sealed: str, *, bound_to: str) -> str:
 
 def boot_token(master_key: bytes, node_id: NodeId) -> str:
     """The one-time token with which a node's agent registers. Derived, so that a launch repeated after a crash hands out the same one."""
-    return base64.urlsafe_b64encode(hmac.digest(master_key, f"boot:{node_id}".encode(), "sha256")).decode().rstrip("=")
+    return _derived(master_key, f"boot:{node_id}")
+
+
+def tier_secret(master_key: bytes, cluster_id: ClusterId) -> str:
+    """What the memory tiers of a cluster's nodes show each other. Derived, so that it is neither stored nor lost."""
+    return _derived(master_key, f"tier:{cluster_id}")
+
+
+def namespace_token(master_key: bytes, namespace: str, job_id: JobId) -> str:
+    """What opens a namespace of checkpoints to one job's processes. A later job of the same namespace has another one."""
+    return _derived(master_key, f"namespace:{namespace}:{job_id}")
+
+
+def _derived(master_key: bytes, of: str) -> str:
+    return base64.urlsafe_b64encode(hmac.digest(master_key, of.encode(), "sha256")).decode().rstrip("=")
 
 
 def _key(master_key: bytes) -> bytes:

@@ -28,6 +28,8 @@ from models.move import advance, wake
 from models.node import changes as nodes
 from models.node.states import SERVING, NodeState
 from models.node.table import Node
+from models.notify import DIRECTIVE as CHANNEL
+from models.notify import notify
 
 _STATES: Mapping[CopyStatus, CopyState] = {
     CopyStatus.SEALED: CopyState.SEALED,
@@ -110,6 +112,7 @@ def report_copies(session: Session, node: Node, held: Held, *, now: datetime) ->
     if owner is None or node.state not in _TELLS or not held.copies:
         return
     step_id = _step(session, held.namespace, held.step, held.save, held.written_at, now)
+    is_new_here = not queries.holds(session, node.id, held.namespace)
     known = {copy.index: copy for copy in queries.copies(session, step_id, node_id=node.id, lock=True)}
     for told in held.copies:
         new = _STATES[told.status]
@@ -125,6 +128,8 @@ def report_copies(session: Session, node: Node, held: Held, *, now: datetime) ->
     session.flush()
     if any(told.status is CopyStatus.SEALED for told in held.copies):
         _note_save(session, step_id, held.save, held.written_at, now)
+        if is_new_here:
+            notify(session, CHANNEL, node.id)  # its plan names the namespace from now on
     _note_world_size(session, step_id)
 
 

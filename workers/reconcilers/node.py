@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from sqlalchemy.orm import Session
 
+from models.checkpoint import changes as checkpoints
 from models.cluster import queries as clusters
 from models.cluster.states import GroupState
 from models.cluster.table import Cluster, InstanceGroup
@@ -31,6 +32,8 @@ from workers.plans.decision import Decision
 from workers.plans.node import Patience
 
 _EMPTIED = (NodeState.DRAINING, NodeState.DETACHING)
+_FORGETFUL = (NodeState.REBOOTING, NodeState.UPDATING, NodeState.ATTACHING, NodeState.RELEASING, NodeState.GONE)
+"""The states in which what a node held in memory is gone, or about to be."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,12 @@ def _examine(session: Session, node: Node, now: datetime) -> None:
 
 
 def _tell_jobs(session: Session, node: Node, now: datetime) -> None:
-    """Jobs on a node that goes must look; jobs that wait for nodes may look, and do so by themselves if this is lost."""
+    """Jobs on a node that goes must look; jobs that wait for nodes may look, and do so by themselves if this is lost.
+
+    Whoever looks finds no more what the node held in memory.
+    """
+    if node.state in _FORGETFUL:
+        checkpoints.settle_lost_copies(session, node.id, now=now)
     if node.state in (*_EMPTIED, NodeState.RELEASING):
         wake_jobs_on(session, node, now)
     if node.state is NodeState.READY:
