@@ -41,7 +41,7 @@ class Seal(Wire):
     """The commit of a shard: a JSON file beside its segment, renamed into place last and unlinked first.
 
     ``save`` names the save that the shard is part of: all shards of one save, and of no other, carry the same; "" for clients that do not say
-    (a data shard of theirs that is more than ``SKEW_S`` younger than the metadata belongs to a save that has not ended). ``stamp`` stands in
+    (a data shard of theirs that is younger than the metadata belongs to a save that has not ended; between nodes, more than ``SKEW_S`` younger). ``stamp`` stands in
     the segment's first page as well: bytes and seal of different writes are not taken for each other. ``origin`` is the node where it was
     written first. ``is_durable`` asks for the step to be drained to the object store. ``shard_meta`` is the header that a foreign client sent,
     returned unchanged.
@@ -201,7 +201,8 @@ def belongs(data: Seal, metadata: Seal) -> bool:
     """Whether a data shard is part of the save that a metadata shard has ended."""
     if data.kind is not ShardKind.DATA or data.step != metadata.step or data.save != metadata.save:
         return False
-    return bool(data.save) or data.written_at <= metadata.written_at + SKEW_S
+    is_same_clock = bool(data.origin) and data.origin == metadata.origin
+    return bool(data.save) or data.written_at <= metadata.written_at + (0.0 if is_same_clock else SKEW_S)
 
 
 def _newest_save(parts: list[Seal]) -> tuple[int, str] | None:
