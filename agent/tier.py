@@ -16,6 +16,7 @@ import logging
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -246,7 +247,8 @@ class Tier:
         self._record_path.unlink(missing_ok=True)
         await self._clear()
         if had_one:
-            self._report(TierReport(self._plan.number, 0, 0, note="the memory tier is off; its memory has been given back"))
+            note = "The memory tier is off; its memory has been given back."
+            self._report(TierReport(self._plan.number, 0, 0, note=note, at=time.time()))
 
     async def _clear(self) -> None:
         folder = self._settings.folder

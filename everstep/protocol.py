@@ -9,7 +9,6 @@ Three conversations use them:
 
 Everything is level-triggered: an assignment is the whole of what a node should run for a job, and a generation is the whole
 membership. A message that is lost is repaired by the next one; a message that comes twice changes nothing.
-
 Standard library only: this module travels into users' training environments.
 """
 
@@ -112,8 +111,8 @@ class Directive(Wire):
 class Fault(Wire):
     """Something to break on purpose: a line ``{"fault": …}`` of the directive stream, told again until the agent has said what came of it.
 
-    ``kind`` is ``kill-rank``, ``hang-rank`` (for ``seconds``, or until it is over), ``kill-node`` or ``corrupt-shard`` (a byte of this node's copy of
-    shard ``index`` of ``step`` in ``namespace`` is changed); ``is_over`` ends it, or takes it back.
+    ``kind``: ``kill-rank``, ``hang-rank`` (for ``seconds``, or until it is over), ``kill-node``, ``corrupt-shard`` (a byte of this node's copy).
+    ``is_over`` ends it, or takes it back.
     """
 
     id: str
@@ -390,7 +389,7 @@ class ToAgent(StrEnum):
     FAILED = "failed"
     """generation, traceback"""
     SAVED = "saved"
-    """step, stall_s, seconds, nbytes, memory_every, durable_every, why: what a save has cost, as in a ``SavedReport``"""
+    """step, stall_s, seconds, nbytes, memory_every, durable_every, why"""
 
 
 class ToProcess(StrEnum):

@@ -40,6 +40,7 @@ def schedule() -> dict[str, Any]:
         entries[f"sweep-{kind}"] = _entry(tasks.sweep.name, kind, queue, SWEEP_EVERY.total_seconds())
     for queue in (FAST, SLOW):
         entries[f"pulse-{queue}"] = _entry(tasks.pulse.name, queue, queue, PULSE_EVERY.total_seconds())
+    entries["end-outages"] = _entry(tasks.end_outages.name, None, FAST, SWEEP_EVERY.total_seconds())
     entries["forget-answers"] = _entry(tasks.forget_answers.name, None, FAST, FORGET_EVERY.total_seconds())
     entries["start-updates"] = _entry(tasks.start_updates.name, None, FAST, UPDATES_EVERY.total_seconds())
     entries["orphans"] = _entry(tasks.release_orphans.name, None, SLOW, ORPHANS_EVERY.total_seconds())

@@ -7,6 +7,7 @@ import logging
 from celery import Celery
 
 from models import replay
+from models.fault.changes import settle_outages
 from models.pulse import report_pulse
 from models.session import unit_of_work
 from workers import orphans, patches
@@ -42,6 +43,12 @@ def release_orphans() -> None:
 @celery.task(name="start-updates")  # type: ignore[untyped-decorator]
 def start_updates() -> None:
     patches.start_due(plane())
+
+
+@celery.task(name="end-outages")  # type: ignore[untyped-decorator]
+def end_outages() -> None:
+    with unit_of_work(plane().sessions) as session:
+        settle_outages(session, now=plane().clock.now())
 
 
 @celery.task(name="pulse")  # type: ignore[untyped-decorator]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -10,8 +11,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from api.operations.work import Work
+from models.checkpoint import queries as checkpoints
+from models.checkpoint.states import CopyState
 from models.cluster import queries as clusters
-from models.errors import Invalid, NotFound, Unsupported
+from models.errors import Forbidden, Invalid, NotFound, Unsupported
 from models.fault import changes, queries
 from models.fault.changes import FaultWish
 from models.fault.states import FAULT, FaultKind
@@ -21,6 +24,7 @@ from models.node import queries as nodes
 from models.node.states import NodeState
 from models.node.table import Node
 from models.paging import Cut, Page
+from models.session import team_of
 
 LATER: Final[Mapping[str, str]] = {
     "xid": "There is no accelerator driver to report one yet; kill-rank ends a process as an Xid would.",
@@ -28,11 +32,14 @@ LATER: Final[Mapping[str, str]] = {
     "spot-reclaim": "kill-node takes a node as its provider would.",
     "partition": "hang-rank makes a rank silent while its connections stay open.",
     "slow-node": "hang-rank with --seconds delays a rank once.",
-    "corrupt-shard": "There are no durable shards yet.",
-    "bucket-outage": "There are no durable checkpoints yet.",
 }
 """Kinds that are not there yet, and what to do instead."""
-LASTING: Final = frozenset({FaultKind.HANG_RANK})
+LASTING: Final = frozenset({FaultKind.HANG_RANK, FaultKind.BUCKET_OUTAGE})
+STORE: Final = "object-store"
+"""The one target of an outage: there is one object store."""
+
+
+_COPY: Final = re.compile(r"(?P<job>[^/]+)/(?P<step>[0-9]{1,18})/(?P<shard>[0-9]{1,9})")
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,7 @@ def inject(work: Work, asked: Injection) -> FaultView:
         Unsupported: a kind that is not there yet.
         Invalid: an unknown kind, a target of the wrong form, or one that there is nothing to strike at.
         NotFound: no such job or instance.
-        Forbidden: a node of a cluster that the caller may not change.
+        Forbidden: a node of a cluster that the caller may not change, or the object store, which is everybody's.
     """
     if asked.kind in LATER:
         raise Unsupported(member=f"The fault '{asked.kind}'", remedy=LATER[asked.kind])
@@ -68,7 +75,9 @@ def inject(work: Work, asked: Injection) -> FaultView:
         raise Invalid(message=f"Kind: there is no fault '{asked.kind}'; there are {', '.join(FaultKind)}.") from error
     if asked.seconds is not None and kind not in LASTING:
         raise Invalid(message=f"Seconds: {kind} strikes once and does not last; leave it out.")
-    wish = _node(work, asked) if kind is FaultKind.KILL_NODE else _rank(work, kind, asked)
+    if kind is FaultKind.BUCKET_OUTAGE:
+        return FaultView(_outage(work, asked), None, is_node_gone=False)
+    wish = _wish(work, kind, asked)
     fault = changes.request_fault(work.session, wish, by=work.caller.name, now=work.now)
     return FaultView(fault, wish.instance_id, is_node_gone=False)
 
@@ -86,6 +95,56 @@ def clear(work: Work, fault_id: str) -> FaultView:
     view = _views(work.session, (queries.get(work.session, fault_id, lock=True),))[0]
     changes.request_clear(work.session, view.fault, is_node_gone=view.is_node_gone, now=work.now)
     return replace(view, is_node_gone=False)
+
+
+def _wish(work: Work, kind: FaultKind, asked: Injection) -> FaultWish:
+    match kind:
+        case FaultKind.KILL_NODE:
+            return _node(work, asked)
+        case FaultKind.CORRUPT_SHARD:
+            return _copy(work, asked)
+        case _:
+            return _rank(work, kind, asked)
+
+
+def _outage(work: Work, asked: Injection) -> Fault:
+    if asked.target != STORE:
+        raise Invalid(message=f"Target: bucket-outage takes '{STORE}', not '{asked.target}': there is one object store.")
+    if team_of(work.session) is not None:
+        raise Forbidden(message="The object store is everybody's: a caller of a team must not break it.")
+    if queries.is_store_out(work.session):
+        raise Invalid(message="Kind: the object store is out already; clear that fault first.")
+    return changes.request_outage(work.session, target=asked.target, seconds=asked.seconds, by=work.caller.name, now=work.now)
+
+
+def _copy(work: Work, asked: Injection) -> FaultWish:
+    """The first node, by its id, that holds the shard in memory: whichever it is, its copy must not be believed."""
+    named = _COPY.fullmatch(asked.target)
+    if named is None:
+        raise Invalid(message=f"Target: corrupt-shard takes JOB_ID/STEP/SHARD, not '{asked.target}'.")
+    job, step, shard = jobs.get(work.session, named["job"]), int(named["step"]), int(named["shard"])
+    namespace = checkpoints.of_job(work.session, job.id)
+    saved = checkpoints.find(work.session, namespace.name, step) if namespace else None
+    if namespace is None or saved is None:
+        raise Invalid(message=f"Target: {job.id} has no checkpoint of step {step}.")
+    held = [copy for copy in checkpoints.copies(work.session, saved.id) if copy.state is CopyState.SEALED]
+    node_id = next((copy.node_id for copy in held if copy.index == shard), None)
+    if node_id is None:
+        there = ", ".join(str(index) for index in sorted({copy.index for copy in held})) or "none"
+        raise Invalid(message=f"Target: no node holds shard {shard} of step {step} in memory; the shards that are held: {there}.")
+    node = nodes.get(work.session, node_id)
+    return FaultWish(
+        kind=FaultKind.CORRUPT_SHARD,
+        target=asked.target,
+        cluster_id=job.cluster_id,
+        node_id=node.id,
+        instance_id=node.instance_id,
+        group_name=node.group_name,
+        job_id=job.id,
+        namespace=namespace.name,
+        step=step,
+        shard=shard,
+    )
 
 
 def _rank(work: Work, kind: FaultKind, asked: Injection) -> FaultWish:
@@ -131,11 +190,14 @@ def _node(work: Work, asked: Injection) -> FaultWish:
 
 
 def _views(session: Session, faults: tuple[Fault, ...]) -> list[FaultView]:
-    known = {node.id: node for node in session.scalars(select(Node).where(Node.id.in_({fault.node_id for fault in faults})))}
-    return [_view(fault, known.get(fault.node_id)) for fault in faults]
+    wanted = {fault.node_id for fault in faults if fault.node_id is not None}
+    known = {node.id: node for node in session.scalars(select(Node).where(Node.id.in_(wanted)))}
+    return [_view(fault, known.get(fault.node_id) if fault.node_id else None) for fault in faults]
 
 
 def _view(fault: Fault, node: Node | None) -> FaultView:
-    """A node that the caller does not see any more is another team's now: of its instance nothing is told."""
+    """A node that the caller does not see any more is another team's now: of its instance nothing is told. An outage is no node's."""
+    if fault.node_id is None:
+        return FaultView(fault, None, is_node_gone=False)
     is_gone = node is None or node.state is NodeState.GONE
     return FaultView(fault, node.instance_id if node else None, is_node_gone=is_gone and not FAULT.is_terminal(fault.state))

@@ -20,7 +20,11 @@ Id = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 
 
 class FaultWanted(Asked):
-    """``target`` is ``JOB_ID/RANK`` for faults of ranks, an instance id for those of nodes. ``seconds``: how long one lasts that does."""
+    """``target`` is ``JOB_ID/RANK`` for faults of ranks, an instance id for those of nodes.
+
+    It is ``JOB_ID/STEP/SHARD`` for the copy of a shard in a node's memory, and ``object-store`` for its outage. ``seconds``: how long one lasts
+    that does.
+    """
 
     kind: Annotated[str, StringConstraints(min_length=1, max_length=64)]
     target: Annotated[str, StringConstraints(min_length=1, max_length=256)]
@@ -64,7 +68,10 @@ class FaultList(Wire):
 
 
 def inject(work: Work, asked: FaultWanted) -> FaultShape:
-    """Break something on purpose: kill-rank and hang-rank strike a rank of a job, kill-node a whole node with its agent."""
+    """Break something on purpose: kill-rank and hang-rank strike a rank of a job, kill-node a whole node with its agent.
+
+    corrupt-shard changes a byte of one node's copy of a checkpoint's shard in memory; bucket-outage makes every call to the object store fail.
+    """
     return _shape(faults.inject(work, Injection(asked.kind, asked.target, asked.seconds)))
 
 

@@ -14,8 +14,13 @@ from everstep.cli.asking import HomeOption, JsonOption, console, control_plane, 
 from everstep.embedded.home import DEFAULT_HOME
 from everstep.rest import BAD_INPUT, Rest
 
-_KINDS = "kill-rank, hang-rank or kill-node; list; clear"
-_TARGETS = "JOB_ID/RANK for faults of ranks, an instance id for kill-node; for list a job's id, for clear a fault's."
+_KINDS = "kill-rank, hang-rank, kill-node, corrupt-shard or bucket-outage; list; clear"
+_TARGETS = (
+    "JOB_ID/RANK for faults of ranks, an instance id for kill-node, JOB_ID/STEP/SHARD for corrupt-shard, nothing for bucket-outage; "
+    "for list a job's id, for clear a fault's."
+)
+_WITHOUT_TARGET = {"bucket-outage": "object-store"}
+"""There is one of it: nobody has to name it."""
 
 
 def fault(
@@ -39,6 +44,7 @@ def fault(
 
 
 def _inject(rest: Rest, kind: str, target: str | None, seconds: float | None, *, as_json: bool) -> None:
+    target = target or _WITHOUT_TARGET.get(kind)
     if target is None:
         fail(f"fault {kind}: TARGET is missing: {_TARGETS}", BAD_INPUT)
     asked = {"kind": kind, "target": target} | ({} if seconds is None else {"seconds": seconds})

@@ -5,21 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from models import events
 from models.events import About, Level
+from models.fault import queries
 from models.fault.states import FAULT, FaultKind, FaultState
 from models.fault.table import Fault
 from models.ids import ClusterId, InstanceId, JobId, NodeId, ProcessId, new_fault_id
 from models.move import advance
+from models.node.states import NodeState
+from models.node.table import Node
 from models.notify import DIRECTIVE as CHANNEL
-from models.notify import notify
+from models.notify import notify, notify_all
 
 
 @dataclass(frozen=True)
 class FaultWish:
-    """Exactly what is to be struck: a process of a job, or the whole node."""
+    """Exactly what is to be struck: a process of a job, the whole node, or its copy of a shard."""
 
     kind: FaultKind
     target: str
@@ -30,6 +34,9 @@ class FaultWish:
     job_id: JobId | None = None
     process_id: ProcessId | None = None
     seconds: float | None = None
+    namespace: str | None = None
+    step: int | None = None
+    shard: int | None = None
 
 
 def request_fault(session: Session, wish: FaultWish, *, by: str, now: datetime) -> Fault:
@@ -42,6 +49,9 @@ def request_fault(session: Session, wish: FaultWish, *, by: str, now: datetime) 
         node_id=wish.node_id,
         job_id=wish.job_id,
         process_id=wish.process_id,
+        namespace=wish.namespace,
+        step=wish.step,
+        shard=wish.shard,
         seconds=wish.seconds,
         state=FAULT.initial,
         state_since=now,
@@ -55,11 +65,42 @@ def request_fault(session: Session, wish: FaultWish, *, by: str, now: datetime) 
     return fault
 
 
+def request_outage(session: Session, *, target: str, seconds: float | None, by: str, now: datetime) -> Fault:
+    """From this commit on every call to the object store fails, for ``seconds`` or until it is cleared."""
+    fault = Fault(
+        id=new_fault_id(),
+        kind=FaultKind.BUCKET_OUTAGE,
+        target=target,
+        seconds=seconds,
+        state=FAULT.initial,
+        state_since=now,
+        requested_by=by,
+        created_at=now,
+        struck_at=now,
+    )
+    session.add(fault)
+    advance(FAULT, fault, FaultState.HOLDING, now=now)
+    session.flush()
+    _tell(session, fault, "fault requested", f"{by} asked for an outage of the object store: every call to it fails.", now)
+    _wake_everybody(session)
+    return fault
+
+
+def settle_outages(session: Session, *, now: datetime) -> int:
+    """Ends the outages whose time is over; returns how many."""
+    due = queries.outages_due(session, now=now)
+    for fault in due:
+        _end_outage(session, fault, now)
+    return len(due)
+
+
 def request_clear(session: Session, fault: Fault, *, is_node_gone: bool, now: datetime) -> None:
     """Asks for the end of a locked fault. Asking again, or for one that has struck or ended, changes nothing."""
     if fault.state not in (FaultState.WANTED, FaultState.HOLDING, FaultState.ENDING):
         return
-    if is_node_gone:
+    if fault.node_id is None:
+        _end_outage(session, fault, now)
+    elif is_node_gone:
         _end(fault, FaultState.ENDED, now)
     elif fault.state is not FaultState.ENDING:
         advance(FAULT, fault, FaultState.ENDING, now=now)
@@ -80,6 +121,20 @@ def report_fault(session: Session, fault: Fault, state: FaultState, *, note: str
     _tell(session, fault, f"fault {state}", f"The fault {fault.kind} of {fault.target} {words.get(state, 'has missed')}.", now)
 
 
+def _end_outage(session: Session, fault: Fault, now: datetime) -> None:
+    _end(fault, FaultState.ENDED, now)
+    session.flush()
+    _tell(session, fault, "fault ended", "The outage of the object store is over.", now)
+    _wake_everybody(session)
+
+
+def _wake_everybody(session: Session) -> None:
+    """The plan of every node's memory tier says whether the store is out."""
+    notify_all(
+        session, CHANNEL, session.scalars(select(Node.id).where(Node.state.not_in((NodeState.REQUESTED, NodeState.GONE)))).all()
+    )
+
+
 def _end(fault: Fault, state: FaultState, now: datetime) -> None:
     advance(FAULT, fault, state, now=now)
     if FAULT.is_terminal(state):
@@ -91,7 +146,7 @@ def _tell(session: Session, fault: Fault, name: str, description: str, now: date
         session,
         name,
         description,
-        about=About.JOB if fault.job_id else About.INSTANCE,
+        about=_about(fault),
         level=Level.WARN,
         cluster_id=fault.cluster_id,
         job_id=fault.job_id,
@@ -101,3 +156,9 @@ def _tell(session: Session, fault: Fault, name: str, description: str, now: date
         details={"fault": fault.id, "kind": fault.kind.value, "target": fault.target},
         now=now,
     )
+
+
+def _about(fault: Fault) -> About:
+    if fault.node_id is None:
+        return About.CLUSTER  # of all of them: it has none of its own
+    return About.JOB if fault.job_id else About.INSTANCE

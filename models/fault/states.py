@@ -8,11 +8,17 @@ from models.machine import Machine
 
 
 class FaultKind(StrEnum):
-    """``kill-rank``: SIGKILL. ``hang-rank``: the process is stopped for a while. ``kill-node``: everything on the node, its agent included."""
+    """``kill-rank``: SIGKILL. ``hang-rank``: the process is stopped for a while. ``kill-node``: everything on the node, its agent included.
+
+    ``corrupt-shard``: a byte of one node's copy of a shard is changed in its memory. ``bucket-outage``: for a while every call to the object store
+    fails, those of all nodes' memory tiers and those of the control plane; no agent strikes it.
+    """
 
     KILL_RANK = "kill-rank"
     HANG_RANK = "hang-rank"
     KILL_NODE = "kill-node"
+    CORRUPT_SHARD = "corrupt-shard"
+    BUCKET_OUTAGE = "bucket-outage"
 
 
 class FaultState(StrEnum):

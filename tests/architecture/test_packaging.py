@@ -83,7 +83,10 @@ def test_the_wheel_carries_every_file_that_the_package_reads(wheel: zipfile.Path
     assert wanted - set(wheel.root.namelist()) == set()
 
 
-@pytest.mark.parametrize("module", ["everstep", "everstep.protocol", "everstep.examination"])
+VOCABULARY = {f"everstep.{name}" for name in ("protocol", "examination", "tiers", "shards", "handover")}
+
+
+@pytest.mark.parametrize("module", ["everstep", *sorted(VOCABULARY)])
 def test_importing_the_library_imports_nothing_that_a_user_may_not_have(module: str) -> None:
     code = f"import sys; sys.path.insert(0, {str(sources.ROOT)!r}); import {module}; print(' '.join(sys.modules))"
     told = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
@@ -95,7 +98,7 @@ def test_the_agent_knows_of_ours_the_vocabulary_alone() -> None:
     known = {
         imported for path in sources.modules("agent") for imported in _imports(path) if imported.split(".")[0] in sources.PACKAGES
     }
-    assert {imported for imported in known if not imported.startswith("agent")} <= {"everstep.protocol", "everstep.examination"}
+    assert {imported for imported in known if not imported.startswith("agent")} <= VOCABULARY
 
 
 def _imports(path: Path) -> set[str]:

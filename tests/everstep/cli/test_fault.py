@@ -54,7 +54,8 @@ def test_faults_are_injected_listed_and_cleared(
 REFUSED = [
     (("kill-rank",), "TARGET is missing"),
     (("kill-rank", "job-nothing/0"), "job-nothing"),
-    (("bucket-outage",), "TARGET is missing"),
+    (("bucket-outage", "some-bucket"), "object-store"),
+    (("corrupt-shard", "job-1/x"), "JOB_ID/STEP/SHARD"),
     (("spot-notice", "i-1"), "kill-node"),
     (("kill-rank", "job-1/0", "--seconds", "3"), "does not last"),
     (("list", "job-nothing"), "job-nothing"),
