@@ -1,7 +1,6 @@
 """The words that control plane, agent and training process say to each other.
 
 Three conversations use them:
-
 * **agent ↔ control plane**, HTTP under ``/agent/v1``: the agent registers, beats, reports *facts* (``Report``) and receives
   *assignments* (``Assignment``) on a stream of directives.
 * **training process ↔ agent**, newline-delimited JSON over the Unix socket ``EVERSTEP_SOCKET`` (``ToAgent``, ``ToProcess``).
