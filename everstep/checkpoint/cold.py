@@ -1,0 +1,224 @@
+"""The object store as the library sees it: durable steps are read from it, and written to it where no memory tier drains them.
+
+The commit protocol is that of ``everstep.shards``: a shard, then its seal beside it, then, by whoever put the last seal of a step, the manifest,
+created and never overwritten. A step without a manifest does not exist, whatever lies there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
+from obstore.store import from_url
+
+from everstep.errors import CheckpointUnreadable
+from everstep.shards import (
+    Manifest,
+    Seal,
+    ShardKind,
+    manifest_key,
+    manifest_of,
+    manifest_step,
+    manifests_prefix,
+    seal_key,
+    shard_key,
+    superseded_key,
+)
+
+_RANGE = 16 << 20
+_AT_ONCE = 8
+_BUFFERS = 512
+_T = TypeVar("_T")
+
+
+@dataclass
+class Counts:
+    """Calls and bytes. Listing is counted apart: it reads no checkpoint."""
+
+    reads: int = 0
+    lists: int = 0
+    writes: int = 0
+    read_bytes: int = 0
+
+
+class Cold:
+    """Checkpoints below ``url``, which ends in ``/checkpoints``. Every method raises OSError when the store cannot be reached."""
+
+    def __init__(self, url: str, *, now: Callable[[], float] = time.time) -> None:
+        self.url = url
+        self._now = now
+        self.counts = Counts()
+        parts = urlsplit(url)
+        self._root = Path(unquote(parts.path)) if parts.scheme == "file" else None
+        if self._root is not None:
+            self._root.mkdir(parents=True, exist_ok=True)
+        # An endpoint inside of the cluster (AWS_ENDPOINT_URL) may speak plain HTTP.
+        self._store: Any = from_url(url) if parts.scheme != "s3" else from_url(url, client_options={"allow_http": True})
+        self._readers = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="everstep-cold")
+
+    def steps(self, namespace: str) -> tuple[int, ...]:
+        """The durable steps, newest first."""
+        self.counts.lists += 1
+        found = (manifest_step(key) for key in self._keys(manifests_prefix(namespace)))
+        return tuple(sorted((step for step in found if step is not None), reverse=True))
+
+    def manifest(self, namespace: str, step: int) -> Manifest | None:
+        text = self._small(manifest_key(namespace, step))
+        try:
+            return None if text is None else Manifest.from_json(text)
+        except (ValueError, TypeError) as error:
+            message = f"the manifest of step {step} of {namespace} in the object store cannot be read: {error}"
+            raise CheckpointUnreadable(message) from error
+
+    def read(self, key: str, start: int, into: Sequence[memoryview]) -> None:
+        """Fills the buffers, one behind the other, from the object's byte ``start`` on. Raises OSError, also if the object is shorter."""
+        self.counts.reads += 1
+        self.counts.read_bytes += sum(len(buffer) for buffer in into)
+        runs = _runs(start, into)
+        read = self._read_range if self._root is None else self._read_file
+        if len(runs) == 1 or self._root is not None:
+            for at, buffers in runs:
+                read(key, at, buffers)
+        else:
+            for done in [self._readers.submit(read, key, at, buffers) for at, buffers in runs]:
+                done.result()
+
+    def write(self, seal: Seal, body: memoryview) -> Manifest | None:
+        """Puts a shard and its seal; commits the step if that was its last one, and then returns the manifest."""
+        world_size = seal.index if seal.kind is ShardKind.METADATA else seal.index + 1
+        self._make_way(seal)
+        self._put(shard_key(seal.namespace, seal.index, seal.step, world_size), body)
+        self._put(seal_key(seal.namespace, seal.index, seal.step, world_size), json.dumps(seal.to_wire()).encode())
+        return self._commit(seal.namespace, seal.step)
+
+    def discard(self, namespace: str, after: int) -> tuple[int, ...]:
+        """Puts aside the manifests of steps newer than ``after``: training has gone on from there. Their shards are overwritten or deleted later."""
+        gone = tuple(step for step in self.steps(namespace) if step > after)
+        for step in gone:
+            manifest = self.manifest(namespace, step)
+            if manifest is not None:
+                self._put_aside(manifest)
+        return gone
+
+    def close(self) -> None:
+        self._readers.shutdown(wait=False)
+
+    def _commit(self, namespace: str, step: int) -> Manifest | None:
+        head = self._seal(seal_key(namespace, 0, step, 0))
+        if head is None or self.manifest(namespace, step) is not None:
+            return None
+        seals = [self._seal(seal_key(namespace, index, step, head.index)) for index in range(head.index)]
+        manifest = manifest_of([head, *(seal for seal in seals if seal is not None)], step, at=self._now())
+        if manifest is None:
+            return None
+        try:
+            self._call(lambda: obstore.put(self._store, manifest_key(namespace, step), manifest.to_json(), mode="create"))
+        except FileExistsError:
+            return None
+        self.counts.writes += 1
+        return manifest
+
+    def _make_way(self, seal: Seal) -> None:
+        """A manifest must never stand while bytes of its shards change: one of another save of this step goes before the first of them."""
+        manifest = self.manifest(seal.namespace, seal.step)
+        if manifest is not None:
+            self._put_aside(manifest)
+
+    def _put_aside(self, manifest: Manifest) -> None:
+        self._put(superseded_key(manifest.namespace, manifest.step, manifest.save), manifest.to_json())
+        try:
+            self._call(lambda: obstore.delete(self._store, manifest_key(manifest.namespace, manifest.step)))
+        except FileNotFoundError:
+            return  # another rank was faster
+
+    def _seal(self, key: str) -> Seal | None:
+        text = self._small(key)
+        try:
+            return None if text is None else Seal.from_wire(json.loads(text))
+        except (ValueError, TypeError):
+            return None  # torn by a store without atomic puts: as good as not there
+
+    def _small(self, key: str) -> bytes | None:
+        self.counts.reads += 1
+        try:
+            return bytes(self._call(lambda: self._store.get(key).bytes()))
+        except FileNotFoundError:
+            return None
+
+    def _put(self, key: str, body: bytes | memoryview) -> None:
+        self.counts.writes += 1
+        self._call(lambda: obstore.put(self._store, key, body))
+
+    def _keys(self, prefix: str) -> list[str]:
+        return self._call(lambda: [str(entry["path"]) for page in self._store.list(prefix) for entry in page])
+
+    def _read_range(self, key: str, start: int, into: Sequence[memoryview]) -> None:
+        wanted = sum(len(buffer) for buffer in into)
+        told = memoryview(self._call(lambda: self._store.get_range(key, start=start, length=wanted))).cast("B")
+        if len(told) != wanted:
+            message = f"{key} ends {wanted - len(told)} bytes too early"
+            raise OSError(message)
+        for buffer in into:
+            buffer[:] = told[: len(buffer)]
+            told = told[len(buffer) :]
+
+    def _read_file(self, key: str, start: int, into: Sequence[memoryview]) -> None:
+        """Straight from the page cache into place: no second copy. ``preadv`` lets other threads run."""
+        path = f"{self._root}/{key}"
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            left = [buffer for buffer in into if len(buffer)]
+            while left:
+                got = os.preadv(descriptor, left, start)
+                if not got:
+                    message = f"{path} ends too early"
+                    raise OSError(message)
+                start += got
+                left = _after(left, got)
+        finally:
+            os.close(descriptor)
+
+    def _call(self, call: Callable[[], _T]) -> _T:
+        try:
+            return call()
+        except (NotFoundError, FileNotFoundError) as error:
+            raise FileNotFoundError(str(error)) from error
+        except (AlreadyExistsError, FileExistsError) as error:
+            raise FileExistsError(str(error)) from error
+        except (BaseError, OSError, ValueError) as error:
+            message = f"the object store {self.url} cannot be used: {error}"
+            raise OSError(message) from error
+
+
+def _runs(start: int, into: Sequence[memoryview]) -> list[tuple[int, list[memoryview]]]:
+    """Cuts a long read into ranges of at most ``_RANGE`` bytes and ``_BUFFERS`` buffers: (where it starts, its buffers)."""
+    runs: list[tuple[int, list[memoryview]]] = []
+    room = 0
+    for buffer in into:
+        rest = buffer
+        while len(rest):
+            if not room or len(runs[-1][1]) == _BUFFERS:
+                runs.append((start, []))
+                room = _RANGE
+            piece, rest = rest[:room], rest[room:]
+            runs[-1][1].append(piece)
+            start += len(piece)
+            room -= len(piece)
+    return runs
+
+
+def _after(buffers: Sequence[memoryview], got: int) -> list[memoryview]:
+    """What is left to fill once ``got`` bytes have come."""
+    left = list(buffers)
+    while left and got >= len(left[0]):
+        got -= len(left.pop(0))
+    return [left[0][got:], *left[1:]] if got else left

@@ -1,0 +1,143 @@
+"""The copies of a shard that can be had now, nearest first: this node's memory, peers' memory, the object store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import xxhash
+
+from everstep.checkpoint.cold import Cold
+from everstep.checkpoint.doors import Doors
+from everstep.checkpoint.layout import FOOTER_BYTES, Layout, read_tail, tail_length
+from everstep.checkpoint.memory import Memory
+from everstep.checkpoint.segments import Lease
+from everstep.errors import CheckpointUnreadable
+from everstep.shards import Holder, Manifest, StepFound, shard_key
+
+if TYPE_CHECKING:
+    from everstep.checkpoint.tiers import Tiers
+
+_HASHED_AT_ONCE = 4 << 20
+_LIKELY_TAIL = 64 << 10
+
+
+class Copy:
+    """One copy of one shard. ``source`` is "memory", "peer" or "store"; ``where`` is for a person; ``digest`` "" if nobody knows it."""
+
+    def __init__(self, source: str, where: str, size: int, digest: str) -> None:
+        self.source = source
+        self.where = where
+        self.size = size
+        self.digest = digest
+        self.body: memoryview | None = None
+        self._layout: Layout | None = None
+
+    def read(self, start: int, into: Sequence[memoryview]) -> None:
+        """Fills the buffers, one behind the other. Raises OSError."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing of it is used any more."""
+
+    def whole(self) -> bytes:
+        """All of it, compared with its digest: for the metadata shard, which is small. Raises OSError, CheckpointUnreadable."""
+        body = bytearray(self.size)
+        self.read(0, [memoryview(body)])
+        self.require(digest_of([memoryview(body)]))
+        return bytes(body)
+
+    def layout(self) -> Layout:
+        """What lies where in it. Raises OSError, CheckpointUnreadable."""
+        if self._layout is None:
+            tail = self._last(min(self.size, _LIKELY_TAIL))
+            length = tail_length(tail[-FOOTER_BYTES:])
+            tail = tail[-length:] if length <= len(tail) else self._last(min(length, self.size))
+            self._layout = read_tail(tail, self.size)
+        return self._layout
+
+    def require(self, digest: str) -> None:
+        """Raises CheckpointUnreadable unless that is the copy's digest."""
+        if self.digest and digest != self.digest:
+            message = f"its checksum is {digest} where {self.digest} was saved"
+            raise CheckpointUnreadable(message)
+
+    def _last(self, nbytes: int) -> bytes:
+        tail = bytearray(nbytes)
+        self.read(self.size - nbytes, [memoryview(tail)])
+        return bytes(tail)
+
+
+class LocalCopy(Copy):
+    """A segment of this node. ``body`` is its mapping."""
+
+    def __init__(self, lease: Lease) -> None:
+        super().__init__("memory", "this node's memory", lease.seal.size, lease.seal.digest)
+        self.lease = lease
+        self.body = lease.view
+
+    def read(self, start: int, into: Sequence[memoryview]) -> None:
+        for buffer in into:
+            buffer[:] = self.lease.view[start : start + len(buffer)]
+            start += len(buffer)
+
+    def close(self) -> None:
+        self.body = None
+        self.lease.close()
+
+
+class PeerCopy(Copy):
+    def __init__(self, doors: Doors, holder: Holder, index: int, found: StepFound) -> None:
+        told = doors.ask(holder, index, found.step)
+        if told.save != found.save:
+            message = f"it now has another save ({told.save!r}) of the step than {found.save!r}"
+            raise CheckpointUnreadable(message)
+        super().__init__("peer", f"the memory of node {holder.node}", told.size, told.digest)
+        self._doors = doors
+        self._place = (holder, index, found.step)
+
+    def read(self, start: int, into: Sequence[memoryview]) -> None:
+        holder, index, step = self._place
+        self._doors.fetch(holder, index, step, start, into)
+
+
+class StoredCopy(Copy):
+    def __init__(self, cold: Cold, manifest: Manifest, index: int) -> None:
+        shard = manifest.shards[index]
+        super().__init__("store", "the object store", shard.size, shard.digest)
+        self._cold = cold
+        self._key = shard_key(manifest.namespace, index, manifest.step, manifest.world_size)
+
+    def read(self, start: int, into: Sequence[memoryview]) -> None:
+        self._cold.read(self._key, start, into)
+
+
+def copies_of(tiers: Tiers, found: StepFound, index: int) -> Iterator[tuple[str, Callable[[], Copy | None]]]:
+    """What to try, one behind the other: where, and how to open it. Opening gives None where there is none, and raises as reading does."""
+    if tiers.memory is not None and found.is_in_memory:
+        yield "this node's memory", partial(_lent, tiers.memory, found, index)
+    for holder in found.shards[index]:
+        if holder.node != tiers.settings.node:
+            yield f"the memory of node {holder.node}", partial(PeerCopy, tiers.doors, holder, index, found)
+    if tiers.cold is not None:
+        yield "the object store", partial(_stored, tiers.cold, found, index)
+
+
+def digest_of(parts: Sequence[memoryview]) -> str:
+    """``shards.DIGEST`` of the bytes, one behind the other. In pieces that fit a cache; hashing lets other threads run."""
+    hashing = xxhash.xxh3_128()
+    for part in parts:
+        for start in range(0, len(part), _HASHED_AT_ONCE):
+            hashing.update(part[start : start + _HASHED_AT_ONCE])
+    return hashing.hexdigest()
+
+
+def _lent(memory: Memory, found: StepFound, index: int) -> Copy | None:
+    lease = memory.lease(index, found.step, found.save)
+    return None if lease is None else LocalCopy(lease)
+
+
+def _stored(cold: Cold, found: StepFound, index: int) -> Copy | None:
+    manifest = cold.manifest(found.namespace, found.step)
+    return None if manifest is None or manifest.save != found.save else StoredCopy(cold, manifest, index)

@@ -1,0 +1,111 @@
+"""What lies where in a data shard of ours, told by the shard itself.
+
+A shard is ``the items' bytes | the layout, as JSON | a footer``. The footer is ``MAGIC`` and the length of the JSON, little-endian; so a reader
+that has the last bytes of a shard finds everything else in it. Items begin at multiples of ``ALIGN``: a mapped shard is a mapped tensor.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from everstep.errors import CheckpointUnreadable
+
+MAGIC = b"EVSHARD1"
+ALIGN = 64
+_FOOTER = struct.Struct("<8sQ")
+FOOTER_BYTES = _FOOTER.size
+
+Key = tuple[str, tuple[int, ...] | None]
+"""An item's name, and where its chunk begins in the whole tensor; None for bytes that are no tensor."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """``start`` and ``nbytes`` are of the shard's bytes. ``offsets`` as in ``Key``."""
+
+    name: str
+    offsets: tuple[int, ...] | None
+    start: int
+    nbytes: int
+
+    @property
+    def key(self) -> Key:
+        return (self.name, self.offsets)
+
+
+@dataclass(frozen=True)
+class Layout:
+    items: tuple[Item, ...]
+
+    @classmethod
+    def of(cls, sizes: Iterable[tuple[str, tuple[int, ...] | None, int]]) -> Layout:
+        """Lays items of these names, offsets and sizes in bytes one behind the other."""
+        items: list[Item] = []
+        start = 0
+        for name, offsets, nbytes in sizes:
+            items.append(Item(name, offsets, start, nbytes))
+            start = _aligned(start + nbytes)
+        return cls(tuple(items))
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Where the items end and the tail begins."""
+        return max((_aligned(item.start + item.nbytes) for item in self.items), default=0)
+
+    @cached_property
+    def tail(self) -> bytes:
+        text = json.dumps([[item.name, item.offsets, item.start, item.nbytes] for item in self.items], separators=(",", ":"))
+        return text.encode() + _FOOTER.pack(MAGIC, len(text.encode()))
+
+    @property
+    def size(self) -> int:
+        """Of the whole shard."""
+        return self.nbytes + len(self.tail)
+
+    @cached_property
+    def by_key(self) -> Mapping[Key, Item]:
+        return {item.key: item for item in self.items}
+
+    def gaps(self) -> tuple[tuple[int, int], ...]:
+        """The bytes between items, as (start, end): a segment is used again, and what its last user left there would change the digest."""
+        ends = [*(item.start for item in self.items[1:]), self.nbytes]
+        between = ((item.start + item.nbytes, end) for item, end in zip(self.items, ends, strict=False))
+        return tuple((start, end) for start, end in between if end > start)
+
+
+def tail_length(footer: bytes) -> int:
+    """How many bytes at a shard's end are its layout and footer. ``footer``: its last ``FOOTER_BYTES``. Raises CheckpointUnreadable."""
+    magic, length = _FOOTER.unpack(footer) if len(footer) == FOOTER_BYTES else (b"", 0)
+    if magic != MAGIC:
+        message = "the shard does not end with a layout of Everstep's: it was written by another program, or is cut short"
+        raise CheckpointUnreadable(message)
+    return int(length) + FOOTER_BYTES
+
+
+def read_tail(tail: bytes, size: int) -> Layout:
+    """The layout of a shard of ``size`` bytes from its last ``tail_length`` bytes. Raises CheckpointUnreadable."""
+    if tail_length(tail[-FOOTER_BYTES:]) != len(tail):
+        message = "the layout of the shard is cut short"
+        raise CheckpointUnreadable(message)
+    try:
+        told = json.loads(tail[:-FOOTER_BYTES])
+        items = tuple(
+            Item(name, None if offsets is None else tuple(offsets), start, nbytes) for name, offsets, start, nbytes in told
+        )
+    except (ValueError, TypeError) as error:
+        message = f"the layout of the shard cannot be read: {error}"
+        raise CheckpointUnreadable(message) from error
+    if any(item.start < 0 or item.nbytes < 0 or item.start + item.nbytes > size - len(tail) for item in items):
+        message = "the layout of the shard names bytes that it does not have"
+        raise CheckpointUnreadable(message)
+    return Layout(items)
+
+
+def _aligned(position: int) -> int:
+    return -(-position // ALIGN) * ALIGN

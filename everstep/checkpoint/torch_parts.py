@@ -1,0 +1,83 @@
+"""Tensors as bytes, bytes as tensors, and the private parts of torch that mapped loading relies on."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from everstep.errors import CheckpointMismatch
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """Raises CheckpointMismatch if this version of torch does not know it."""
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        message = f"the checkpoint holds tensors of type {name!r}, which torch {torch.__version__} does not know"
+        raise CheckpointMismatch(message)
+    return found
+
+
+def local_of(tensor: Tensor) -> Tensor:
+    """The part of it that this process holds, without its history."""
+    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
+
+
+def size_of(shape: Sequence[int], dtype: torch.dtype) -> int:
+    """In bytes."""
+    return prod(shape) * dtype.itemsize
+
+
+def over(body: memoryview, start: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """A contiguous tensor that is these bytes; it keeps the memory below them alive. ``start`` is a multiple of the size of an element."""
+    nbytes = size_of(shape, dtype)
+    if not nbytes:
+        return torch.empty(tuple(shape), dtype=dtype)
+    return torch.frombuffer(body, dtype=torch.uint8, count=nbytes, offset=start).view(dtype).view(tuple(shape))
+
+
+def memory_of(tensor: Tensor) -> memoryview:
+    """The bytes of a contiguous CPU tensor, writable; they keep it alive."""
+    nbytes = tensor.numel() * tensor.element_size()
+    if not nbytes:
+        return memoryview(b"")
+    memory = (ctypes.c_char * nbytes).from_address(tensor.data_ptr())
+    memory.tensor = tensor  # type: ignore[attr-defined]
+    return memoryview(memory).cast("B")
+
+
+def new_memory(nbytes: int) -> memoryview:
+    """A writable buffer that is not zeroed first."""
+    return memory_of(torch.empty(nbytes, dtype=torch.uint8))
+
+
+def strides_of(shape: Sequence[int]) -> tuple[int, ...]:
+    """Of a contiguous tensor, in elements."""
+    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def span_of(sizes: Sequence[int], offsets: Sequence[int], lengths: Sequence[int]) -> tuple[int, int]:
+    """From the first to behind the last element of a region of a contiguous tensor of shape ``sizes``; (0, 0) if it has none."""
+    if not prod(lengths):
+        return 0, 0
+    strides = strides_of(sizes)
+    start = sum(offset * stride for offset, stride in zip(offsets, strides, strict=True))
+    return start, start + sum((length - 1) * stride for length, stride in zip(lengths, strides, strict=True)) + 1
+
+
+def adopt(target: Any, view: Tensor) -> bool:
+    """Makes ``target`` show ``view`` instead of its own memory. False if it cannot: another shape, type or device."""
+    mine = target._local_tensor if isinstance(target, DTensor) else target  # noqa: SLF001  (to_local gives a fresh alias, which nobody sees)
+    if mine.shape != view.shape or mine.dtype != view.dtype or mine.device != view.device:
+        return False
+    mine.data = view
+    return True
