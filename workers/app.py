@@ -17,6 +17,7 @@ from workers.settings import (
     PULSE_EVERY,
     SLOW,
     SWEEP_EVERY,
+    TEND_EVERY,
     UPDATES_EVERY,
     Settings,
     celery_settings,
@@ -44,6 +45,8 @@ def schedule() -> dict[str, Any]:
     entries["forget-answers"] = _entry(tasks.forget_answers.name, None, FAST, FORGET_EVERY.total_seconds())
     entries["start-updates"] = _entry(tasks.start_updates.name, None, FAST, UPDATES_EVERY.total_seconds())
     entries["orphans"] = _entry(tasks.release_orphans.name, None, SLOW, ORPHANS_EVERY.total_seconds())
+    entries["forget-checkpoints"] = _entry(tasks.forget_checkpoints.name, None, FAST, TEND_EVERY.total_seconds())
+    entries["observe-faults"] = _entry(tasks.observe_faults.name, None, FAST, TEND_EVERY.total_seconds())
     return entries
 
 

@@ -10,6 +10,7 @@ from functools import cache, partial
 from types import MappingProxyType
 
 from models.access.secrets import boot_token
+from models.checkpoint.table import CheckpointExport, CheckpointStep
 from models.clock import Clock, WallClock
 from models.cluster.table import Cluster
 from models.health.table import HealthCheck
@@ -19,12 +20,16 @@ from models.session import Sessions, connect
 from models.session import sessions as session_factory
 from models.software.table import SoftwareUpdate
 from models.volume.table import Attachment
+from workers import objects
 from workers.driver import Driver, Reconciler
+from workers.exports import Exports
 from workers.plans.job_seen import Patience as JobPatience
 from workers.plans.node import Patience as NodePatience
 from workers.providers import registry
 from workers.providers.base import Provider
+from workers.reconcilers.checkpoint import CheckpointReconciler
 from workers.reconcilers.cluster import ClusterReconciler
+from workers.reconcilers.export import ExportReconciler
 from workers.reconcilers.health import HealthReconciler
 from workers.reconcilers.host import HostReconciler
 from workers.reconcilers.job import JobReconciler
@@ -42,6 +47,8 @@ LANES: Mapping[str, str] = MappingProxyType(
         HealthCheck.KIND: FAST,
         Host.KIND: SLOW,
         Attachment.KIND: SLOW,
+        CheckpointStep.KIND: SLOW,
+        CheckpointExport.KIND: SLOW,
     }
 )
 """Which queue serves which kind of row. ``host`` is the half of a node that calls its provider."""
@@ -67,9 +74,17 @@ def build(settings: Settings, sessions: Sessions, clock: Clock) -> Plane:
         SoftwareUpdate.KIND: SoftwareReconciler(),
         HealthCheck.KIND: HealthReconciler(),
         Job.KIND: JobReconciler(JobPatience(reform=settings.reform_patience)),
+        CheckpointStep.KIND: CheckpointReconciler(objects.connect(settings)),
+        CheckpointExport.KIND: ExportReconciler(Exports(settings.home, _with_endpoint(settings)), settings.object_store_url),
     }
     owner = f"{socket.gethostname()}:{os.getpid()}"
     return Plane(sessions, clock, Driver(sessions, clock, owner, reconcilers), provider)
+
+
+def _with_endpoint(settings: Settings) -> Mapping[str, str]:
+    """What a program that reads the object store gets to read of our environment."""
+    named = {"AWS_ENDPOINT_URL": settings.s3_endpoint_url} if settings.s3_endpoint_url else {}
+    return {**settings.environ, **named}
 
 
 @cache

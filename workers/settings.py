@@ -27,6 +27,8 @@ ORPHANS_EVERY = timedelta(seconds=60)
 UPDATES_EVERY = timedelta(seconds=20)
 FORGET_EVERY = timedelta(minutes=10)
 """Answers to repeated requests that have run out take up room until then."""
+TEND_EVERY = timedelta(minutes=1)
+"""Rows of checkpoints that are no more take up room until then, and a rate of faults that has changed is not known."""
 
 _SOFT_LIMIT_S = 60
 _HARD_LIMIT_S = 75

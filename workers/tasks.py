@@ -10,7 +10,7 @@ from models import replay
 from models.fault.changes import settle_outages
 from models.pulse import report_pulse
 from models.session import unit_of_work
-from workers import orphans, patches
+from workers import orphans, patches, tending
 from workers import sweep as sweeping
 from workers.plane import LANES, plane
 
@@ -61,3 +61,13 @@ def pulse(queue: str) -> None:
 def forget_answers() -> None:
     with unit_of_work(plane().sessions) as session:
         replay.forget(session, before=plane().clock.now() - replay.LONGEST)
+
+
+@celery.task(name="forget-checkpoints")  # type: ignore[untyped-decorator]
+def forget_checkpoints() -> None:
+    tending.forget(plane())
+
+
+@celery.task(name="observe-faults")  # type: ignore[untyped-decorator]
+def observe_faults() -> None:
+    tending.observe_faults(plane())

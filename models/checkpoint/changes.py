@@ -153,6 +153,12 @@ def settle_dropped(session: Session, step: CheckpointStep, *, now: datetime) -> 
     session.flush()
 
 
+def settle_not_durable(session: Session, step: CheckpointStep) -> None:
+    """Nothing of a locked step is left in the object store, by its retention; what nodes hold of it stays. The caller has checked its lease."""
+    step.durable_at = step.durable_save = step.durable_bytes = None
+    session.flush()
+
+
 def settle_export(
     session: Session, export: CheckpointExport, new: ExportState, *, why: str | None, now: datetime, url: str | None = None
 ) -> None:
