@@ -70,7 +70,8 @@ BEHAVIOUR = """\
   one that is set by hand asks for nothing: ask with BatchRebootClusterNodes or BatchReplaceClusterNodes.
 - Restricted instance groups are nodes like others here, in a list of their own; no account needs to be admitted to them.
 - `LifeCycleConfig` needs `SourceS3Uri` and a script together. Any bucket of the object store will do, whatever its name begins with.
-- `TieredStorageConfig.InstanceMemoryAllocationPercentage` is 20 to 100.
+- `TieredStorageConfig.InstanceMemoryAllocationPercentage` is 20 to 100, less is refused; 20 where `Mode` is `Enable` and it is left out. A node that has
+  to give memory back drops its oldest checkpoints first and says so in an event; its newest complete one stays. `Disable` gives all of it back.
 - No node needs an update of its software before it can be replaced or deleted. Scaling down takes nodes without a job first.
 - Every event of a cluster can be listed for as long as the cluster exists.
 - `AutoScaling.Status` is that of the setting: `InService` once the cluster takes nodes, whatever its `Mode`.

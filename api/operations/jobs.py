@@ -11,6 +11,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from api.operations.work import Work
+from models.checkpoint import changes as checkpoints
+from models.checkpoint.policy import policy_of
 from models.cluster import queries as clusters
 from models.cluster.states import ClusterState
 from models.cluster.table import Cluster
@@ -77,6 +79,7 @@ def submit(work: Work, wish: Wish) -> Job:
         InTransition: the cluster is being deleted.
         Invalid: an instance group that the cluster does not have, or a key that was used for another wish.
         AlreadyExists: a job of this name has not ended in the cluster.
+        NamespaceTaken: another job that has not ended saves its checkpoints in the namespace, or it is another team's.
     """
     session = work.session
     cluster = clusters.find(session, wish.cluster)
@@ -99,12 +102,14 @@ def submit(work: Work, wish: Wish) -> Job:
         team=wish.team,
     )
     try:
-        return changes.request_job(session, asked, now=work.now)
+        job = changes.request_job(session, asked, now=work.now)
     except AlreadyExists:
         before = _submitted(session, cluster, wish)  # the same submission, a moment ago
         if before is None:
             raise
         return before
+    checkpoints.request_namespace(session, job, policy_of(job.spec, job.id).namespace, now=work.now)
+    return job
 
 
 def show(session: Session, job_id: str) -> JobView:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints, ValidationError, field_validator
-from pydantic.alias_generators import to_pascal
+from pydantic.alias_generators import to_pascal, to_snake
 
+from api.own import job_checkpoint
+from api.own.job_checkpoint import Checkpointing, CheckpointKeep
 from api.own.wire import Asked, ClientToken
 from everstep.protocol import FAULTS_VARIABLE
 from models.errors import Invalid, Unsupported
@@ -22,7 +24,6 @@ LATER: Final = {
     "accelerators": "Processes get the whole node.",
     "accelerator_partition": "Processes get the whole node.",
     "elastic": "Use spares to survive lost nodes.",
-    "checkpoint": "Save from the script, as torch does.",
     "priority": "A job starts as soon as enough nodes are free for it.",
     "recipe": "Give a command.",
 }
@@ -57,6 +58,7 @@ class JobFile(Asked):
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
     recovery: Literal["in-process", "process"] = "in-process"
     team: Annotated[str, StringConstraints(pattern=NAME)] | None = None
+    checkpoint: Checkpointing = Field(default_factory=Checkpointing)
 
     @field_validator("env")
     @classmethod
@@ -86,6 +88,7 @@ class Submission(JobFile):
 
 
 KEYS: Final = tuple(Submission.model_fields)
+CHECKPOINT: Final = "checkpoint"
 
 
 def read(document: Mapping[str, Any]) -> Submission:
@@ -95,10 +98,12 @@ def read(document: Mapping[str, Any]) -> Submission:
         Invalid: a key is unknown, missing or there twice, or a value is of the wrong type or out of range; the message names the key.
         Unsupported: a key or value belongs to a feature that is not there yet.
     """
-    named = _named(document)
+    named = _named(document, (*KEYS, *LATER))
     for key in named:
         if key in LATER:
             raise Unsupported(member=f"The key '{key}' of a job file", remedy=LATER[key])
+    if CHECKPOINT in named:
+        named[CHECKPOINT] = _checkpoint(named[CHECKPOINT])
     try:
         job = Submission.model_validate(named)
     except ValidationError as error:
@@ -108,17 +113,28 @@ def read(document: Mapping[str, Any]) -> Submission:
     return job
 
 
-def _named(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The document by its snake_case keys."""
-    known = {spelling: key for key in (*KEYS, *LATER) for spelling in (key, to_pascal(key))}
+def _named(document: Mapping[str, Any], keys: Iterable[str], *, under: str = "") -> dict[str, Any]:
+    """The document by its snake_case keys. ``under`` is the path of the block that it is, with a dot."""
+    known = {spelling: key for key in keys for spelling in (key, to_pascal(key))}
     named: dict[str, Any] = {}
     for spelling, value in document.items():
         if spelling not in known:
-            raise Invalid(message=f"The job file has no key '{spelling}'; did you mean '{_nearest(str(spelling), known)}'?")
+            nearest = f"{under}{_nearest(str(spelling), known)}"
+            raise Invalid(message=f"The job file has no key '{under}{spelling}'; did you mean '{nearest}'?")
         if known[spelling] in named:
-            raise Invalid(message=f"The job file has the key '{known[spelling]}' twice, in two spellings.")
+            raise Invalid(message=f"The job file has the key '{under}{known[spelling]}' twice, in two spellings.")
         named[known[spelling]] = value
     return named
+
+
+def _checkpoint(written: Any) -> dict[str, Any]:
+    """The block, by its snake_case keys."""
+    block = _named(job_checkpoint.block(written), Checkpointing.model_fields, under=f"{CHECKPOINT}.")
+    if isinstance(block.get("keep"), Mapping):
+        block["keep"] = _named(block["keep"], CheckpointKeep.model_fields, under=f"{CHECKPOINT}.keep.")
+        if "max_age" in block["keep"]:
+            block["keep"]["max_age"] = job_checkpoint.seconds(block["keep"]["max_age"])
+    return block
 
 
 def _nearest(spelling: str, known: Mapping[str, str]) -> str:
@@ -133,6 +149,8 @@ def _told(error: ValidationError) -> str:
 
 
 def _path(loc: tuple[int | str, ...]) -> str:
+    """As the file says it. Names of variables are the user's, and stay as they are."""
     first, *rest = loc
-    key = next((name for name in KEYS if first in (name, to_pascal(name))), str(first))
-    return key + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in rest)
+    key = to_snake(str(first))
+    words = rest if key != CHECKPOINT else [to_snake(str(part)) for part in rest]
+    return key + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in words)

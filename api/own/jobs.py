@@ -13,7 +13,7 @@ from api.own.job_file import Submission
 from api.own.job_shapes import EventList, JobList, JobShape, JobStatus, JobSummary, LogList, StepList, Submitted
 from api.own.kinds import Own, OwnTable
 from api.own.wire import Asked, NextToken
-from models.errors import AlreadyExists, Forbidden, InTransition, NotFound
+from models.errors import AlreadyExists, Forbidden, InTransition, NamespaceTaken, NotFound
 from models.job.states import JobState
 from models.paging import Cut
 
@@ -116,7 +116,7 @@ JOBS: OwnTable = (
         Submitted,
         submit,
         status=201,
-        errors=(NotFound, AlreadyExists, InTransition, Forbidden),
+        errors=(NotFound, AlreadyExists, InTransition, Forbidden, NamespaceTaken),
         read=job_file.read,
         document="The job file",
     ),

@@ -109,9 +109,9 @@ def _of_cluster() -> Support:
         **honoured(
             "NodeRecovery", note="Automatic where it is left out. None: a lost node is shown, and replaced only when asked for."
         ),
-        **stored(
+        **honoured(
             *whole("TieredStorageConfig", "Mode", "InstanceMemoryAllocationPercentage"),
-            note="With any orchestrator. No node keeps checkpoints in memory for it yet.",
+            note="With any orchestrator, on a running cluster too, and without disturbing its jobs. Enable without a percentage takes 20. Every update replaces both.",
         ),
         **honoured("NodeProvisioningMode", note="Immutable."),
         **stored("ClusterRole", note=f"It cannot change while AutoScaling is enabled. {_NO_IAM}"),

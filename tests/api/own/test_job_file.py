@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.own import job_file
+from api.own import job_checkpoint, job_file
 from everstep import documents
+from everstep.tiers import Retention
+from models.checkpoint.policy import Policy, policy_of
 from models.errors import Invalid, Unsupported
 
 SMALLEST = {"name": "j", "cluster": "c", "command": ["python", "train.py"], "working_dir": "/work", "replicas": 2}
@@ -22,6 +24,13 @@ EVERYTHING = SMALLEST | {
     "max_restarts": 0,
     "seed": 7,
     "recovery": "in-process",
+    "checkpoint": {
+        "memory_every": 10,
+        "durable_every": 50,
+        "replicas": 3,
+        "keep": {"memory": 4, "last": 5, "every": 1000, "max_age": "7d", "max_bytes": 10**12},
+        "namespace": "llama-7b",
+    },
 }
 
 
@@ -137,3 +146,50 @@ def test_yaml_that_would_be_guessed_at_is_refused(text: str, word: str):
 
 def test_dates_in_yaml_stay_text():
     assert documents.parse("name: 2026-01-01\n") == {"name": "2026-01-01"}
+
+
+def test_a_job_file_that_says_nothing_of_checkpoints_means_auto():
+    assert (
+        job_file.read(SMALLEST) == job_file.read(SMALLEST | {"checkpoint": "auto"}) == job_file.read(SMALLEST | {"checkpoint": {}})
+    )
+    policy = policy_of(job_file.read(SMALLEST).spec, "job-1")
+    assert policy == Policy(namespace="job-1")
+    assert (policy.memory_every, policy.durable_every, policy.replicas, policy.keep_in_memory) == (None, None, 2, 3)
+
+
+def test_a_block_of_checkpoints_is_the_policy_of_the_job_in_both_spellings():
+    expected = Policy("llama-7b", 10, 50, 3, 4, Retention(last=5, every=1000, max_age_s=7 * 86400.0, max_bytes=10**12))
+    assert policy_of(job_file.read(EVERYTHING).spec, "job-1") == expected
+    pascal = {"MemoryEvery": 10, "DurableEvery": 50, "Replicas": 3, "Namespace": "llama-7b"}
+    pascal["Keep"] = {"Memory": 4, "Last": 5, "Every": 1000, "MaxAge": 604800, "MaxBytes": 10**12}
+    assert policy_of(job_file.read(SMALLEST | {"Checkpoint": pascal}).spec, "job-1") == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ({"memroy_every": 10}, "no key 'checkpoint.memroy_every'; did you mean 'checkpoint.memory_every'?"),
+        ({"keep": {"lats": 1}}, "no key 'checkpoint.keep.lats'; did you mean 'checkpoint.keep.last'?"),
+        ({"keep": {"last": 1, "Last": 2}}, "the key 'checkpoint.keep.last' twice"),
+        ({"replicas": 0}, "checkpoint.replicas: Input should be greater than or equal to 1"),
+        ({"replicas": 9}, "checkpoint.replicas: Input should be less than or equal to 8"),
+        ({"memory_every": 0}, "checkpoint.memory_every: "),
+        ({"memory_every": "10"}, "checkpoint.memory_every: Input should be a valid integer"),
+        ({"memory_every": True}, "checkpoint.memory_every: Input should be a valid integer"),
+        ({"keep": {"max_age": "a week"}}, "checkpoint.keep.max_age: 'a week' is no duration"),
+        ({"keep": {"max_age": -1}}, "checkpoint.keep.max_age: "),
+        ({"keep": 3}, "checkpoint.keep: "),
+        ({"namespace": "../other"}, "checkpoint.namespace: "),
+        ({"namespace": "a/b"}, "checkpoint.namespace: "),
+        ({"namespace": "a\n"}, "checkpoint.namespace: "),
+        ("never", "it is 'auto' or a block of keys, not 'never'"),
+        (5, "it is 'auto' or a block of keys, not 5"),
+    ],
+)
+def test_what_is_wrong_with_checkpoints_is_named_by_its_path(written: Any, told: str):
+    assert told in refusal(SMALLEST | {"checkpoint": written})
+
+
+@given(st.integers(0, 10**6), st.sampled_from("smhd"))
+def test_any_duration_means_its_seconds(number: int, unit: str):
+    assert job_checkpoint.seconds(f"{number}{unit}") == number * {"s": 1, "m": 60, "h": 3600, "d": 86400}[unit]
