@@ -9,9 +9,14 @@ from agent.memory_tier.asking import Asking
 from agent.memory_tier.objects import NotThere, Objects, StoreAway
 from everstep.shards import Manifest, manifest_key, manifest_step, manifests_prefix
 
+_KNOWN_S = 10.0
+
 
 class Manifests:
-    """Thread-safe; ``clock`` is monotonic. Lists count apart from reads, and a manifest is read once while it stands."""
+    """Thread-safe; ``clock`` is monotonic. Lists count apart from reads, and a manifest is read seldom: it is created once and never changed.
+
+    It may be superseded all the same, and another one stand in its place: so it is read again after ``_KNOWN_S``.
+    """
 
     def __init__(
         self, objects: Objects, asking: Asking, *, clock: Callable[[], float], cached_s: float, answer_s: float, away_s: float
@@ -23,7 +28,7 @@ class Manifests:
         self._answer_s = answer_s
         self._away_s = away_s
         self._lock = threading.Lock()
-        self._known: dict[tuple[str, int], Manifest] = {}
+        self._known: dict[tuple[str, int], tuple[float, Manifest]] = {}
         self._listed: dict[str, tuple[float, frozenset[int]]] = {}
 
     def steps(self, namespace: str) -> frozenset[int]:
@@ -48,13 +53,13 @@ class Manifests:
         if step not in self.steps(namespace):
             return None
         with self._lock:
-            known = self._known.get((namespace, step))
-        if known is not None:
+            until, known = self._known.get((namespace, step), (float("-inf"), None))
+        if known is not None and until > self._clock():
             return known
         found = self._asking.within(self._answer_s, ("look", namespace, step), lambda: self._look(namespace, step))
         if found is not None:
             with self._lock:
-                self._known[namespace, step] = found
+                self._known[namespace, step] = (self._clock() + _KNOWN_S, found)
         return found
 
     def forget(self, namespace: str) -> None:

@@ -14,7 +14,7 @@ FAMILIES: Mapping[str, tuple[str, str]] = {
     "everstep_tier_used_bytes": ("gauge", "Memory that shards and segments in reserve take of it."),
     "everstep_tier_free_bytes": ("gauge", "What is left of the allocated bytes."),
     "everstep_tier_shards": ("gauge", "Sealed shards that can be had from this node."),
-    "everstep_tier_spare_segments": ("gauge", "Segments in reserve, prefaulted, that hold no shard."),
+    "everstep_tier_spare_bytes": ("gauge", "What segments in reserve, prefaulted, take of the used bytes."),
     "everstep_tier_refusals_total": ("counter", "Saves for which there was no room."),
     "everstep_tier_corruptions_total": ("counter", "Shards whose bytes did not match their digest."),
     "everstep_tier_scrubbed_bytes_total": ("counter", "Bytes hashed again to see whether they are still right."),

@@ -1,0 +1,135 @@
+"""Replicas that peers push: whole, or in parts that travel at once into one segment. Only when all bytes are there and the digest is right is it sealed.
+
+What never becomes whole is given back: at once when a part is torn, after a while when the rest does not come.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from agent.memory_tier.segments import Segment
+from agent.memory_tier.store import Sealing, Store
+from everstep.shards import Seal
+
+PATIENCE_S = 60.0
+"""How long the first part of a replica waits for another one."""
+
+
+@dataclass(eq=False)
+class _Arrival:
+    touched_at: float
+    making: threading.Lock = field(default_factory=threading.Lock)
+    segment: Segment | None = None
+    writers: int = 0
+    spans: set[tuple[int, int]] = field(default_factory=set)
+    is_broken: bool = False
+
+    def is_whole(self, size: int) -> bool:
+        end = 0
+        for start, stop in sorted(self.spans):
+            if start > end:
+                return False
+            end = max(end, stop)
+        return end == size
+
+
+class Arrivals:
+    """Thread-safe. ``clock`` is monotonic, in seconds."""
+
+    def __init__(self, store: Store, *, clock: Callable[[], float], patience_s: float = PATIENCE_S) -> None:
+        self._store = store
+        self._clock = clock
+        self._patience_s = patience_s
+        self._lock = threading.Lock()
+        self._arrivals: dict[Seal, _Arrival] = {}
+
+    def held(self, seal: Seal) -> Seal | None:
+        """What is here already and is the same: nobody need send it again."""
+        found = self._store.find(seal.namespace, seal.index, seal.step, seal.save)
+        return found if found is not None and (found.digest, found.size) == (seal.digest, seal.size) else None
+
+    def take_in(self, seal: Seal, start: int, end: int, fill: Callable[[memoryview], None]) -> Seal | None:
+        """Has ``fill`` write these bytes of a replica; the seal once it is whole, None while other parts are missing.
+
+        Raises:
+            NoRoom: nothing was written.
+            Corrupt: the whole did not have the digest of the seal; it is forgotten.
+        """
+        arrival = self._join(seal)
+        is_filled = False
+        try:
+            with arrival.making:
+                if arrival.segment is None:
+                    arrival.segment = self._store.take(seal.namespace, seal.index, seal.step, seal.size)
+            fill(arrival.segment.body[start:end])
+            is_filled = True
+        finally:
+            whole = self._leave(seal, arrival, (start, end) if is_filled else None)
+        return self._sealed(seal, whole) if whole is not None else None
+
+    def sweep(self, *, all_of_them: bool = False) -> None:
+        """Gives back what nobody goes on with."""
+        oldest = self._clock() - self._patience_s
+        with self._lock:
+            stale = [
+                (seal, one) for seal, one in self._arrivals.items() if not one.writers and (all_of_them or one.touched_at < oldest)
+            ]
+            for seal, _ in stale:
+                del self._arrivals[seal]
+        for _, one in stale:
+            self._give_back(one)
+
+    def _join(self, seal: Seal) -> _Arrival:
+        self.sweep()
+        with self._lock:
+            arrival = self._arrivals.setdefault(seal, _Arrival(self._clock()))
+            arrival.writers += 1
+            return arrival
+
+    def _leave(self, seal: Seal, arrival: _Arrival, span: tuple[int, int] | None) -> Segment | None:
+        """The segment, for the last writer of a whole one to seal. While others write nobody may: they would write into what is sealed."""
+        with self._lock:
+            arrival.writers -= 1
+            arrival.touched_at = self._clock()
+            if span is None:
+                arrival.is_broken = True
+            else:
+                arrival.spans.add(span)
+            is_whole = arrival.is_whole(seal.size)
+            if arrival.writers or not (is_whole or arrival.is_broken):
+                return None
+            del self._arrivals[seal]
+        if is_whole and span is not None:
+            return arrival.segment
+        self._give_back(arrival)
+        return None
+
+    def _sealed(self, seal: Seal, segment: Segment) -> Seal:
+        try:
+            return self._store.seal(segment, replica_of(seal))
+        except BaseException:
+            self._store.abandon(segment)
+            raise
+
+    def _give_back(self, arrival: _Arrival) -> None:
+        if arrival.segment is not None:
+            self._store.abandon(arrival.segment)
+
+
+def replica_of(seal: Seal) -> Sealing:
+    """It says what its original says; only its stamp is its own."""
+    return Sealing(
+        namespace=seal.namespace,
+        index=seal.index,
+        step=seal.step,
+        kind=seal.kind,
+        nbytes=seal.size,
+        save=seal.save,
+        origin=seal.origin,
+        is_durable=seal.is_durable,
+        shard_meta=seal.shard_meta,
+        digest=seal.digest,
+        written_at=seal.written_at,
+    )

@@ -1,0 +1,93 @@
+"""What the routes of the door share: what stands behind it, who is let in, numbers in paths, and errors that have a status of their own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from agent.memory_tier.arriving import Arrivals
+from agent.memory_tier.authority import Authority, Caller, Forbidden
+from agent.memory_tier.http import Refusal, Request
+from agent.memory_tier.http_server import Exchange
+from agent.memory_tier.locating import Locating
+from agent.memory_tier.metrics import Counts, Sample
+from agent.memory_tier.namespaces import Namespaces
+from agent.memory_tier.relaying import Relay
+from agent.memory_tier.store import Corrupt, Gone, NoRoom, Store
+
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
+_MOST_INDEX = 1 << 20
+
+
+@dataclass(frozen=True)
+class Behind:
+    """``now`` is in Unix seconds. ``gauges`` are what others know of this tier, for the metrics."""
+
+    node: str
+    store: Store
+    namespaces: Namespaces
+    authority: Authority
+    locating: Locating
+    relay: Relay
+    arrivals: Arrivals
+    counts: Counts
+    now: Callable[[], float]
+    gauges: Callable[[], tuple[Sample, ...]] = tuple
+
+
+def admit(behind: Behind, exchange: Exchange, namespace: str) -> Caller:
+    """Raises Refusal."""
+    with refusals():
+        return behind.authority.admit(namespace, shown=exchange.request.headers.get("authorization"), source=exchange.source)
+
+
+def admit_peer(behind: Behind, exchange: Exchange) -> None:
+    """Raises Refusal."""
+    with refusals():
+        behind.authority.admit_peer(shown=exchange.request.headers.get("authorization"))
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Gives what the tier refuses its status."""
+    try:
+        yield
+    except NoRoom as refused:
+        raise Refusal(HTTPStatus.INSUFFICIENT_STORAGE, str(refused)) from refused
+    except Corrupt as refused:
+        raise Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, str(refused)) from refused
+    except Forbidden as refused:
+        raise Refusal(HTTPStatus.FORBIDDEN, str(refused)) from refused
+    except Gone as refused:
+        raise Refusal(HTTPStatus.NOT_FOUND, str(refused)) from refused
+    except ValueError as refused:
+        raise Refusal(HTTPStatus.BAD_REQUEST, str(refused)) from refused
+
+
+def number(text: str, what: str, *, most: int | None = None) -> int:
+    """A number from 0 on, written in one way only: two names for one shard would be two shards. Raises Refusal."""
+    if not _NUMBER.fullmatch(text) or (most is not None and int(text) > most):
+        raise Refusal(HTTPStatus.BAD_REQUEST, f"{what} {text[:40]!r} must be a whole number from 0 to {most or '10^18 - 1'}")
+    return int(text)
+
+
+def index_of(text: str) -> int:
+    """Raises Refusal."""
+    return number(text, "index", most=_MOST_INDEX)
+
+
+def asked_number(request: Request, name: str, default: int) -> int:
+    """A parameter. Raises Refusal."""
+    told = request.query.get(name)
+    return default if told is None else number(told, name)
+
+
+def only(request: Request, *methods: str) -> None:
+    """Raises Refusal."""
+    if request.method not in methods:
+        allowed = ", ".join(methods)
+        why = f"{request.method} is not for this path; {allowed} {'is' if len(methods) == 1 else 'are'}"
+        raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, why, {"Allow": allowed})
