@@ -12,6 +12,10 @@ define IS_NEW_ENOUGH
 import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, and this is " + sys.version.split()[0] + ": say which with make PYTHON=python3.12 ..., after make clean if .venv is there")
 endef
 
+define PACKAGES
+import sysconfig; print(sysconfig.get_path("purelib"))
+endef
+
 # pip's own cache is of no use to a user who may not write it, and its notices are noise.
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
@@ -96,6 +100,15 @@ $(OLDEST): $(READY) tests/clients/botocores.py
 	rm -rf $(@D)
 	$(BIN)/python -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --no-deps --no-compile -r $<
+	touch $@
+
+# The one build of torch that will do is that of .venv. A path file leads there, after the environment's own packages.
+.venv-clients/checkpointing/installed: tests/clients/requirements/checkpointing.txt $(READY)
+	rm -rf $(@D)
+	$(BIN)/python -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --no-deps --no-compile -r $<
+	$(BIN)/python -c '$(PACKAGES)' > $(@D)/torch.pth
+	mv $(@D)/torch.pth "$$($(@D)/bin/python -c '$(PACKAGES)')"
 	touch $@
 
 clean: ## forget .venv and caches; never a stack's data
