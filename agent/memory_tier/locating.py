@@ -115,6 +115,10 @@ class Locating:
         """Step → (world size, save) of what is complete in memory."""
         return complete(seal for _, seal in self._inventories.held(namespace, fresh_s=self._patience.cached_s))
 
+    def spread(self, namespace: str) -> dict[int, int]:
+        """Step → how many nodes hold each of its shards, at least; of what is complete in memory."""
+        return {step: min(len(holders) for holders in found.shards) for step, found in self._in_memory(namespace).items()}
+
     def newest_complete(self, namespace: str) -> int | None:
         """In memory. In open namespaces the one that was written last: their clients go back to older steps without a word."""
         held = self._inventories.held(namespace, fresh_s=self._patience.cached_s)
@@ -123,6 +127,10 @@ class Locating:
             return max(found, default=None)
         heads = (seal for _, seal in held if seal.kind is ShardKind.METADATA and found.get(seal.step) == (seal.index, seal.save))
         return _youngest(heads).step
+
+    def spread(self, namespace: str) -> dict[int, int]:
+        """Complete step → how many nodes hold each of its shards, at least."""
+        return {step: min(map(len, one.shards)) for step, one in self._in_memory(namespace).items()}
 
     # ------------------------------------------------------------ told
 

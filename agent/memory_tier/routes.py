@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -24,7 +24,10 @@ _MOST_INDEX = 1 << 20
 
 @dataclass(frozen=True)
 class Behind:
-    """``now`` is in Unix seconds. ``gauges`` are what others know of this tier, for the metrics."""
+    """``now`` is in Unix seconds. ``gauges`` are what others know of this tier, for the metrics.
+
+    ``settle`` waits, not for ever, until what an earlier process has left has been hashed: before that it does not count.
+    """
 
     node: str
     store: Store
@@ -35,7 +38,8 @@ class Behind:
     arrivals: Arrivals
     counts: Counts
     now: Callable[[], float]
-    gauges: Callable[[], tuple[Sample, ...]] = tuple
+    gauges: Callable[[], Iterable[Sample]] = tuple
+    settle: Callable[[], object] = tuple
 
 
 def admit(behind: Behind, exchange: Exchange, namespace: str) -> Caller:

@@ -44,6 +44,7 @@ class Shards:
         only(exchange.request, "GET", "HEAD")
         admit(self._behind, exchange, namespace)
         limit = min(_MOST_STEPS, asked_number(exchange.request, "limit", STEPS_RETAINED))
+        self._behind.settle()
         found = self._behind.locating.steps(namespace, limit)
         exchange.answer_json(HTTPStatus.OK, [one.step for one in found])
 

@@ -35,6 +35,7 @@ def steps(behind: Behind, exchange: Exchange, name: str) -> None:
     only(exchange.request, "GET", "HEAD")
     admit(behind, exchange, name)
     limit = min(_MOST_STEPS, asked_number(exchange.request, "limit", 1))
+    behind.settle()
     found = behind.locating.steps(name, limit)
     exchange.answer_json(HTTPStatus.OK, {"steps": [one.to_wire() for one in found]})
 
@@ -44,6 +45,7 @@ def step(behind: Behind, exchange: Exchange, name: str, step_text: str) -> None:
     only(exchange.request, "GET", "HEAD")
     admit(behind, exchange, name)
     asked = number(step_text, "step")
+    behind.settle()
     found = behind.locating.find(name, asked)
     if found is None:
         raise Refusal(HTTPStatus.NOT_FOUND, f"step {asked} of namespace {name} cannot be had whole from any tier now")
