@@ -128,10 +128,6 @@ class Locating:
         heads = (seal for _, seal in held if seal.kind is ShardKind.METADATA and found.get(seal.step) == (seal.index, seal.save))
         return _youngest(heads).step
 
-    def spread(self, namespace: str) -> dict[int, int]:
-        """Complete step → how many nodes hold each of its shards, at least."""
-        return {step: min(map(len, one.shards)) for step, one in self._in_memory(namespace).items()}
-
     # ------------------------------------------------------------ told
 
     def know(self, plan: TierPlan) -> None:
