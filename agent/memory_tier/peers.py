@@ -12,6 +12,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -189,8 +190,8 @@ class Peers:
         line.ask("POST", target, {**headers, **expects, **self._bearer()})
         if expects:
             answer = line.hear()
-            if answer.status != HTTPStatus.CONTINUE:
-                return answer
+            if answer.status != HTTPStatus.CONTINUE:  # it has it already, or does not want it; the body is never sent
+                return replace(answer, headers={**answer.headers, "connection": "close"})
         line.send(body, is_stale=not expects)
         return line.hear()
 

@@ -3,14 +3,15 @@
 The nodes stand on a ring in the order of their names' hashes. A node's replicas go to the next ones on the ring that are in other zones, as far as
 there are any, each node taking as many as it gives away. All shards of a node go to the same ones: among ways of placing replicas this loses
 something with the least probability when several nodes are lost at once (GEMINI, SOSP 2023, §4), and keeps the segments there warm, since step after
-step the same sizes arrive. A node that comes or goes changes what its neighbours on the ring do, and nothing for the others; where replicas are
-already, they count, whatever is said here.
+step the same sizes arrive. A node that comes or goes changes what its neighbours on the ring do, and little for the others; where replicas are
+already, they count, whatever is said here. With zones, evenness has its price: a lost node may move a tenth of the others.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -29,8 +30,7 @@ def order(own: str, places: Iterable[Place], count: int) -> tuple[str, ...]:
     """All other nodes in the order in which they are asked to hold a replica of what ``own`` has written; the first ``count`` are meant to."""
     everybody = frozenset(places)
     chosen = _chosen(everybody, count).get(own, ())
-    ring = _from(own, tuple(sorted(everybody, key=_hash)))
-    return (*chosen, *(place.node for place in ring if place.node != own and place.node not in chosen))
+    return (*chosen, *(place.node for place in _from(own, _ring(everybody)) if place.node != own and place.node not in chosen))
 
 
 def heir(origin: str, holders: Collection[str], alive: Collection[str]) -> str | None:
@@ -40,13 +40,13 @@ def heir(origin: str, holders: Collection[str], alive: Collection[str]) -> str |
         return None
     if any(place.node == origin for place in able):
         return origin
-    return next(_from(origin, tuple(sorted(able, key=_hash)))).node
+    return _from(origin, _ring(frozenset(able)))[0].node
 
 
 @lru_cache(maxsize=8)
 def _chosen(places: frozenset[Place], count: int) -> dict[str, tuple[str, ...]]:
     """For each node those that hold its replicas, at most ``count``. In the order of the ring, so that all nodes count the same load."""
-    ring = tuple(sorted(places, key=_hash))
+    ring = _ring(places)
     load: Counter[str] = Counter()
     chosen = {}
     for place in ring:
@@ -60,18 +60,22 @@ def _chosen(places: frozenset[Place], count: int) -> dict[str, tuple[str, ...]]:
 
 def _next(own: Place, ring: tuple[Place, ...], taken: list[Place], load: Counter[str], count: int) -> Place:
     """The first on the ring in a zone without a copy and with room; then a zone may repeat only if none is left, room matters after that."""
-    zones = {one.zone for one in (own, *taken)}
+    zones = {one.zone for one in (own, *taken)} | {None}
     others = [one for one in _from(own.node, ring) if one.node != own.node and one not in taken]
-    fresh = [one for one in others if one.zone is not None and one.zone not in zones]
-    best = fresh if own.zone is not None and fresh else others
+    best = [one for one in others if one.zone not in zones] if own.zone is not None else []
+    best = best or others
     return next((one for one in best if load[one.node] < count), None) or min(best, key=lambda one: load[one.node])
 
 
-def _from(own: str, ring: tuple[Place, ...]) -> Iterator[Place]:
+@lru_cache(maxsize=8)
+def _ring(places: frozenset[Place]) -> tuple[Place, ...]:
+    return tuple(sorted(places, key=_hash))
+
+
+def _from(own: str, ring: tuple[Place, ...]) -> tuple[Place, ...]:
     """The ring, beginning behind ``own``, which need not stand on it any more."""
-    behind = _hash(Place(own))
-    yield from (place for place in ring if _hash(place) > behind)
-    yield from (place for place in ring if _hash(place) <= behind)
+    cut = bisect_right(ring, _hash(Place(own)), key=_hash)
+    return ring[cut:] + ring[:cut]
 
 
 @lru_cache(maxsize=4096)
