@@ -18,6 +18,7 @@ from everstep.protocol import (
     Report,
     StepReport,
 )
+from everstep.tiers import CopiesReport, CopyStatus, CopyTold, DurableReport, SavedReport, TierReport
 
 
 def exited(name: str) -> ProcessReport:
@@ -51,6 +52,39 @@ def test_progress_is_gathered_and_exits_are_not():
     for report in (progress(1), exited("a"), progress(2), exited("a"), progress(3, generation=2)):
         outbox.put(report)
     assert [report for _, report in drained(outbox)] == [progress(1, 2), exited("a"), exited("a"), progress(3, generation=2)]
+
+
+def test_of_the_memory_tier_and_of_saves_the_newest_word_waits_and_nothing_that_was_evicted_is_forgotten():
+    outbox = Outbox()
+    for number, note in ((1, "evicted step 3"), (2, None), (3, "evicted step 4"), (4, "evicted step 4")):
+        outbox.put(TierReport(number, 100, number, refusals=number, note=note))
+    for step, why in ((10, "every 10: measured"), (20, None)):
+        outbox.put(SavedReport("j", step, 0.1, 0.2, 1, why=why))
+    outbox.put(SavedReport("k", 1, 0.1, 0.2, 1))
+    told = [report for _, report in drained(outbox)]
+    assert told == [
+        TierReport(4, 100, 4, refusals=4, note="evicted step 3; evicted step 4"),
+        SavedReport("j", 20, 0.1, 0.2, 1, why="every 10: measured"),
+        SavedReport("k", 1, 0.1, 0.2, 1),
+    ]
+
+
+def test_of_a_step_s_copies_what_became_of_each_last_is_told_once():
+    outbox = Outbox()
+    sealed, dropped = CopyTold(0, CopyStatus.SEALED, 5, "aa"), CopyTold(0, CopyStatus.DROPPED, 5, "aa")
+    other = CopyTold(2, CopyStatus.SEALED, 1, "bb")
+    durable = DurableReport("ns", 7, 2, 11, 3.0, "s")
+    reports = (
+        CopiesReport("ns", 7, (sealed,), "s", at=1.0),
+        CopiesReport("ns", 8, (sealed,), "t", at=1.5),
+        CopiesReport("ns", 7, (other,), "s", world_size=2, at=2.0),
+        durable,
+        CopiesReport("ns", 7, (dropped,), "s", at=3.0),
+    )
+    for report in reports:
+        outbox.put(report)
+    told = [report for _, report in drained(outbox)]
+    assert told == [CopiesReport("ns", 7, (dropped, other), "s", 2, 3.0), CopiesReport("ns", 8, (sealed,), "t", at=1.5), durable]
 
 
 def test_progress_under_way_is_not_changed():
