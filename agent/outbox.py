@@ -167,8 +167,9 @@ def _merged(older: Report, newer: Report) -> Report:
 
 def _joined(older: str | None, newer: str | None) -> str | None:
     """Notes tell of what was evicted, each of something else."""
-    notes = dict.fromkeys(note for note in (older, newer) if note)
-    return "; ".join(notes)[-_MOST_NOTE:] or None
+    if not older or not newer:
+        return older or newer
+    return older if newer in older else f"{older}; {newer}"[-_MOST_NOTE:]
 
 
 def _thinned(steps: tuple[StepReport, ...]) -> tuple[StepReport, ...]:
