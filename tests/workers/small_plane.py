@@ -8,10 +8,13 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from pathlib import Path
 
+from obstore.store import MemoryStore
 from sqlalchemy.orm import Session
 
 from everstep.protocol import Assignment
+from models.checkpoint.table import CheckpointExport, CheckpointStep
 from models.cluster import queries as clusters
 from models.cluster.changes import request_deletion
 from models.cluster.states import ClusterState
@@ -38,8 +41,12 @@ from models.volume.table import Attachment
 from tests import rows
 from tests.postgres import Ear
 from workers.driver import Driver
+from workers.exports import Exports
+from workers.objects import Objects
 from workers.providers.simulated import SimulatedProvider
+from workers.reconcilers.checkpoint import CheckpointReconciler
 from workers.reconcilers.cluster import ClusterReconciler
+from workers.reconcilers.export import ExportReconciler
 from workers.reconcilers.health import HealthReconciler
 from workers.reconcilers.host import HostReconciler
 from workers.reconcilers.job import JobReconciler
@@ -56,6 +63,8 @@ TABLES = {
     "software": SoftwareUpdate,
     "health": HealthCheck,
     "attachment": Attachment,
+    "checkpoint": CheckpointStep,
+    "export": CheckpointExport,
 }
 
 
@@ -72,7 +81,7 @@ class TestClock:
 class SmallPlane:
     """``dead`` nodes' agents neither beat nor obey; ``lifecycle_exit`` is what lifecycle scripts exit with, ``bad_images`` what on some images.
 
-    ``ill`` is what health checks of some instances find.
+    ``ill`` is what health checks of some instances find. No program can be started for exports in a home that is no folder.
     """
 
     sessions: Sessions
@@ -83,6 +92,9 @@ class SmallPlane:
     lifecycle_exit: int = 0
     ill: dict[str, str] = field(default_factory=dict)
     bad_images: dict[str | None, int] = field(default_factory=dict)
+    objects: Objects = field(default_factory=lambda: Objects("memory:///checkpoints", MemoryStore))
+    exports: Exports = field(default_factory=lambda: Exports(Path("/dev/null"), {}))
+    object_store_url: str = "memory:///"
 
     def __post_init__(self) -> None:
         self.driver = Driver(
@@ -97,6 +109,8 @@ class SmallPlane:
                 "software": SoftwareReconciler(),
                 "health": HealthReconciler(),
                 "attachment": AttachmentReconciler(self.provider),
+                "checkpoint": CheckpointReconciler(self.objects),
+                "export": ExportReconciler(self.exports, self.object_store_url),
             },
         )
 
