@@ -10,12 +10,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .checkpoint.reader import TieredReader
+    from .checkpoint.tiers import Tiers
+    from .checkpoint.writer import TieredWriter
     from .client import client
     from .resilience import Checkpointer, Run, State, init, resilient
 
-__all__ = ["Checkpointer", "Run", "State", "client", "init", "resilient"]
+__all__ = ["Checkpointer", "Run", "State", "TieredReader", "TieredWriter", "Tiers", "client", "init", "resilient"]
 
-_HOMES = dict.fromkeys(__all__, "everstep.resilience") | {"client": "everstep.client"}
+_HOMES = dict.fromkeys(__all__, "everstep.resilience") | {
+    "TieredReader": "everstep.checkpoint.reader",
+    "TieredWriter": "everstep.checkpoint.writer",
+    "Tiers": "everstep.checkpoint.tiers",
+    "client": "everstep.client",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -50,13 +50,13 @@ class Layout:
         start = 0
         for name, offsets, nbytes in sizes:
             items.append(Item(name, offsets, start, nbytes))
-            start = _aligned(start + nbytes)
+            start = aligned(start + nbytes)
         return cls(tuple(items))
 
     @cached_property
     def nbytes(self) -> int:
         """Where the items end and the tail begins."""
-        return max((_aligned(item.start + item.nbytes) for item in self.items), default=0)
+        return max((aligned(item.start + item.nbytes) for item in self.items), default=0)
 
     @cached_property
     def tail(self) -> bytes:
@@ -73,10 +73,18 @@ class Layout:
         return {item.key: item for item in self.items}
 
     def gaps(self) -> tuple[tuple[int, int], ...]:
-        """The bytes between items, as (start, end): a segment is used again, and what its last user left there would change the digest."""
-        ends = [*(item.start for item in self.items[1:]), self.nbytes]
-        between = ((item.start + item.nbytes, end) for item, end in zip(self.items, ends, strict=False))
-        return tuple((start, end) for start, end in between if end > start)
+        """The bytes that are no item's, as (start, end): a segment is used again, and what its last user left there must not be taken over."""
+        found: list[tuple[int, int]] = []
+        at = 0
+        for item in sorted(self.items, key=lambda one: one.start):
+            if item.start > at:
+                found.append((at, item.start))
+            at = max(at, item.start + item.nbytes)
+        return (*found, (at, self.nbytes)) if self.nbytes > at else tuple(found)
+
+
+def aligned(position: int) -> int:
+    return -(-position // ALIGN) * ALIGN
 
 
 def tail_length(footer: bytes) -> int:
@@ -105,7 +113,3 @@ def read_tail(tail: bytes, size: int) -> Layout:
         message = "the layout of the shard names bytes that it does not have"
         raise CheckpointUnreadable(message)
     return Layout(items)
-
-
-def _aligned(position: int) -> int:
-    return -(-position // ALIGN) * ALIGN

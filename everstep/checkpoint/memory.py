@@ -207,6 +207,7 @@ class MemoryShard:
         self._mapped = mapped
         self._segment = segment
         self.body = mapped.body(nbytes)
+        self.views = mapped.views
 
     def seal(self, nbytes: int, save: str | None = None) -> Seal:
         """Commits the first ``nbytes``; the tier hashes them. ``save`` names the save if ``open`` could not yet."""

@@ -12,6 +12,7 @@ import mmap
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from everstep.errors import SaveRefused
 from everstep.shards import STAMP_BYTES, Seal
@@ -20,13 +21,14 @@ _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE of Linux 5.14; without it the first 
 
 
 class Mapped:
-    """A segment that is mapped for writing, for as long as it is used by either side."""
+    """A segment that is mapped for writing, for as long as it is used by either side. ``views`` are laid over it, and go with it."""
 
     def __init__(self, descriptor: Descriptor) -> None:
         self._descriptor = descriptor
         status = os.fstat(descriptor.number)
         self.file = (status.st_dev, status.st_ino)
         self.map = mmap.mmap(descriptor.number, status.st_size)
+        self.views: dict[Any, Any] = {}
         self._is_locked = False
         with suppress(OSError, ValueError):
             self.map.madvise(_POPULATE_WRITE)
@@ -66,6 +68,7 @@ class Mapped:
         """Unmaps, unless it is in use."""
         if self._is_locked:
             return False
+        self.views.clear()
         try:
             self.map.close()
         except BufferError:

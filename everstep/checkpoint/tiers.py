@@ -147,18 +147,19 @@ class Tiers:
         return self._now()
 
     def _find(self, step: int | None, limit: int) -> tuple[StepFound, ...]:
-        found: dict[int, StepFound] = {}
+        found: tuple[StepFound, ...] = ()
         away: EverstepError | OSError | None = None
-        for ask in (self._find_durable, self._find_in_memory):  # of two saves of one step memory has the younger
+        # What the memory tier tells includes the durable steps. While it tells of a step nobody reads the object store.
+        for ask in (self._find_in_memory, self._find_durable):
             try:
-                found |= {one.step: _joined(found.get(one.step), one) for one in ask(step, limit)}
+                found = found or ask(step, limit)
             except (TierAway, SaveRefused, OSError) as error:
                 log.warning("a tier is not asked for checkpoints: %s", error)
                 away = error
         if away is not None and not found:
             message = f"whether there is a checkpoint of {self.namespace} cannot be told, and training must not begin anew on a guess: {away}"
             raise TierAway(message) from away
-        return tuple(found[number] for number in sorted(found, reverse=True)[:limit])
+        return found
 
     def _find_in_memory(self, step: int | None, limit: int) -> tuple[StepFound, ...]:
         return self.memory.find(step, limit) if self.memory is not None else ()
@@ -172,7 +173,10 @@ class Tiers:
 
 
 class OpenShard:
-    """A shard being written. ``body`` is its memory; ``is_in_memory``: a segment that others can read once it is sealed."""
+    """A shard being written. ``body`` is its memory; ``is_in_memory``: a segment that others can read once it is sealed.
+
+    ``views`` is for what is laid over the body: it lives as long as the segment is mapped here, which is over many saves.
+    """
 
     def __init__(self, tiers: Tiers, segment: MemoryShard | None, body: memoryview, draft: Seal) -> None:
         self._tiers = tiers
@@ -180,6 +184,7 @@ class OpenShard:
         self._draft = draft
         self.body = body
         self.is_in_memory = segment is not None
+        self.views: dict[Any, Any] = {} if segment is None else segment.views
 
     def seal(self, nbytes: int, save: str | None = None) -> Seal:
         """Commits the first ``nbytes`` of ``body``. ``save`` names the save where ``open`` could not. Raises SaveFailed; then there is no shard."""
@@ -234,8 +239,12 @@ def _durable(manifest: Manifest) -> StepFound:
     )
 
 
-def _joined(durable: StepFound | None, found: StepFound) -> StepFound:
-    """What memory says of a step, with the store's word on it; a manifest of another save of the step says nothing."""
-    if durable is None or durable.save != found.save:
-        return found
-    return StepFound(found.namespace, found.step, found.world_size, found.save, found.shards, found.is_in_memory, True)
+_of_environments: dict[settings.Settings, Tiers] = {}
+
+
+def of_environment() -> Tiers:
+    """The tiers that this process's environment names. One object for all savers: mapping a segment anew would cost more than a save."""
+    seen = settings.read(settings.environment())
+    if seen not in _of_environments:
+        _of_environments[seen] = Tiers(seen)
+    return _of_environments[seen]

@@ -28,8 +28,8 @@ def dtype_of(name: str) -> torch.dtype:
 
 
 def local_of(tensor: Tensor) -> Tensor:
-    """The part of it that this process holds, without its history."""
-    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
+    """The part of it that this process holds, without its history; ``to_local`` takes ten times as long, for a gradient that nobody wants."""
+    return (tensor._local_tensor if isinstance(tensor, DTensor) else tensor).detach()  # noqa: SLF001
 
 
 def size_of(shape: Sequence[int], dtype: torch.dtype) -> int:

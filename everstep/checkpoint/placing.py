@@ -1,0 +1,120 @@
+"""A rank's part of a state into its shard: one copy, straight into the segment, then the layout, then the seal.
+
+Where a save is staged (copied now, planned later), the same segment is opened, filled and sealed by two calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from everstep.checkpoint.layout import Key, Layout
+from everstep.checkpoint.tiers import OpenShard, Tiers
+from everstep.checkpoint.torch_parts import over, size_of
+from everstep.shards import Seal, ShardKind
+
+
+@dataclass(frozen=True)
+class Part:
+    """A chunk of a tensor on any device, or bytes (then ``offsets`` is None). ``name`` and ``offsets`` are its key in the shard."""
+
+    name: str
+    offsets: tuple[int, ...] | None
+    content: Tensor | bytes
+
+    @property
+    def key(self) -> Key:
+        return (self.name, self.offsets)
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.content) if isinstance(self.content, bytes) else size_of(self.content.shape, self.content.dtype)
+
+
+@dataclass(frozen=True)
+class Whose:
+    """Which shard of which save."""
+
+    step: int
+    index: int
+    save: str
+    is_durable: bool
+
+
+def layout_of(parts: Sequence[Part]) -> Layout:
+    return Layout.of((part.name, part.offsets, part.nbytes) for part in parts)
+
+
+def open_shard(tiers: Tiers, whose: Whose, nbytes: int) -> OpenShard:
+    """Raises SaveRefused."""
+    return tiers.open(
+        index=whose.index, step=whose.step, save=whose.save, nbytes=nbytes, kind=ShardKind.DATA, is_durable=whose.is_durable
+    )
+
+
+def write_shard(tiers: Tiers, whose: Whose, parts: Sequence[Part], layout: Layout | None = None, plan: Hashable = None) -> Seal:
+    """Copies and seals. ``layout`` and ``plan`` as in ``fill``. Raises SaveRefused, SaveFailed."""
+    layout = layout or layout_of(parts)
+    shard = open_shard(tiers, whose, layout.size)
+    try:
+        fill(shard, parts, layout, plan)
+    except BaseException:
+        shard.abandon()
+        raise
+    return shard.seal(layout.size)
+
+
+def write_metadata(tiers: Tiers, whose: Whose, text: bytes) -> Seal:
+    """The metadata shard of a step; ``whose.index`` is its world size. Raises SaveRefused, SaveFailed."""
+    shard = tiers.open(
+        index=whose.index, step=whose.step, save=whose.save, nbytes=len(text), kind=ShardKind.METADATA, is_durable=whose.is_durable
+    )
+    shard.body[: len(text)] = text
+    return shard.seal(len(text))
+
+
+def fill(shard: OpenShard, parts: Sequence[Part], layout: Layout, plan: Hashable = None) -> None:
+    """Copies the parts to where the layout has them, and the layout behind them; all bytes of the shard are then told.
+
+    ``plan``: whoever comes again with an equal one has an equal layout for the same types and shapes; then the views over the segment are kept.
+    """
+    tensors = [part.content for part in parts if isinstance(part.content, Tensor)]
+    copy_all(views_over(shard, parts, layout, plan), tensors)
+    for part, item in zip(parts, layout.items, strict=True):
+        if isinstance(part.content, bytes):
+            shard.body[item.start : item.start + item.nbytes] = part.content
+    finish(shard, layout)
+
+
+def finish(shard: OpenShard, layout: Layout) -> None:
+    """Writes what is neither a tensor's nor a blob's byte."""
+    for start, end in layout.gaps():
+        shard.body[start:end] = bytes(end - start)
+    shard.body[layout.nbytes : layout.size] = layout.tail
+
+
+def views_over(shard: OpenShard, parts: Sequence[Part], layout: Layout, plan: Hashable = None) -> list[Tensor]:
+    """Of the tensors among the parts, in their order."""
+    known = shard.views.get(plan) if plan is not None else None
+    if known is None:
+        known = [
+            over(shard.body, item.start, part.content.shape, part.content.dtype)
+            for part, item in zip(parts, layout.items, strict=True)
+            if isinstance(part.content, Tensor)
+        ]
+        shard.views.clear()
+        if plan is not None:
+            shard.views[plan] = known
+    return known
+
+
+def copy_all(into: list[Tensor], tensors: list[Tensor]) -> None:
+    """One call for all of them: it lets other threads run as long as it takes. Copies from a GPU are awaited together."""
+    if tensors:
+        with torch.no_grad():
+            torch._foreach_copy_(into, tensors, non_blocking=True)
+    for device in {one.device for one in tensors if one.device.type == "cuda"}:
+        torch.cuda.synchronize(device)
