@@ -150,7 +150,7 @@ class Peers:
         headers = {"Range": f"bytes={start}-{start + into.nbytes - 1}"} if into.nbytes else {}
 
         def speak(line: Line) -> Answer:
-            line.ask("GET", f"{_target(seal)}?scope=local", {**headers, **self._bearer()})
+            line.ask("GET", f"{_target(seal)}?scope=local&save={quote(seal.save, safe='')}", {**headers, **self._bearer()})
             return line.hear()
 
         def read(line: Line, answer: Answer) -> bytes:
