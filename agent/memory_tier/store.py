@@ -202,6 +202,12 @@ class Store:
         except Gone:
             return False
 
+    def spoil(self, seal: Seal, *, at: int) -> None:
+        """An injected fault: changes a byte of a shard, and nothing else. Raises Gone."""
+        with self.read(seal):
+            body = self._get(seal).segment.body
+            body[at] ^= 1
+
     # ------------------------------------------------------------ letting go
 
     def drop(self, namespace: str, *, step: int | None = None, index: int | None = None, why: str) -> tuple[Seal, ...]:

@@ -144,7 +144,7 @@ def test_the_guard_of_places_knows_a_machines_place_from_an_example() -> None:
 
 
 def test_tests_mirror_the_tree() -> None:
-    known = {*PACKAGES, "architecture", "system", "sim", "embedded", "benchmarks", "docs", "clients", "reports"}
+    known = {*PACKAGES, "architecture", "system", "sim", "embedded", "benchmarks", "docs", "clients", "reports", "checkpoint"}
     tests = sources.ROOT / "tests"
     assert {path.name for path in tests.iterdir() if path.is_dir()} - {"__pycache__"} <= known
     assert not list(tests.rglob("__init__.py")), "tests are imported by path; a package would hide the package of the same name"
