@@ -113,6 +113,12 @@ class Schedule:
         memory = self._has_memory and self._is_due(step, self.policy.memory_every, self._memory, self._last_memory)
         return Wanted(self._has_memory and (memory or durable), durable)
 
+    def fixed(self, step: int) -> Wanted:
+        """As ``wants``, by fixed intervals alone: all ranks say the same without a word."""
+        durable = self._has_store and self._passes(step, self.policy.durable_every, self._last_durable)
+        memory = self._has_memory and self._passes(step, self.policy.memory_every, self._last_memory)
+        return Wanted(self._has_memory and (memory or durable), durable)
+
     def saved(self, step: int, wanted: Wanted) -> None:
         """A save of this step has begun."""
         self._before = (self._last_memory, self._last_durable)
@@ -143,7 +149,10 @@ class Schedule:
         return "; ".join(changed) or None
 
     @staticmethod
-    def _is_due(step: int, fixed: int | None, automatic: Interval | None, last: int) -> bool:
+    def _passes(step: int, every: int | None, last: int) -> bool:
+        return every is not None and step // every > last // every
+
+    def _is_due(self, step: int, fixed: int | None, automatic: Interval | None, last: int) -> bool:
         if fixed is not None:
-            return step // fixed > last // fixed
+            return self._passes(step, fixed, last)
         return step - last >= (automatic.steps if automatic else FIRST_SAVE_AFTER)

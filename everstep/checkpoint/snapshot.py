@@ -169,7 +169,7 @@ class Captured:
         _put(body, self.layout.nbytes, self.layout.tail)
 
 
-def capture(state: Held, division: Division, rank: int, rest: bytes | None) -> Captured:
+def capture(state: Held, division: Division, rank: int, blobs: Mapping[str, bytes]) -> Captured:
     """What is to be written by a rank, at a moment at which the state is that of a committed step."""
     tensors = state.items()
     fleeting = state.fleeting()
@@ -179,8 +179,8 @@ def capture(state: Held, division: Division, rank: int, rest: bytes | None) -> C
             for part in division.parts[rank]
             for tensor in (tensors[part.number][1],)
         )
-    blobs = () if rest is None else (rest,)
-    return Captured(division.layout(rank, [(REST, len(blob)) for blob in blobs]), mine, blobs)
+    layout = division.layout(rank, [(name, len(blob)) for name, blob in blobs.items()])
+    return Captured(layout, mine, tuple(blobs.values()))
 
 
 def _put(body: torch.Tensor, start: int, told: bytes) -> None:

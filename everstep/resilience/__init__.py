@@ -7,7 +7,8 @@ from . import torch_parts
 
 torch_parts.check()
 
-from .checkpointer import Checkpointer  # noqa: E402, the check must come before torch's parts are used
+from everstep.checkpoint.checkpointer import Checkpointer  # noqa: E402, the check must come before torch's parts are used
+
 from .drive import init, resilient  # noqa: E402
 from .run import Run, Update  # noqa: E402
 from .state import State  # noqa: E402

@@ -10,12 +10,13 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import torch
 
-from everstep.errors import NotInAJob, NotInitialised
+from everstep.checkpoint.checkpointer import Checkpointer
+from everstep.errors import CollectiveFailed, NotInAJob, NotInitialised
 from everstep.protocol import ToAgent
 from everstep.testing import faults
 
 from . import randomness, settings
-from .checkpointer import Checkpointer
+from .checkpoints import Checkpoints
 from .construction import NcclGroups
 from .membership import Membership
 from .run import Run
@@ -26,6 +27,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _LAST_WORDS_S = 2.0
+_LAST_SAVE_S = 120.0
 
 
 class _Current:
@@ -64,24 +66,51 @@ def resilient(
 
     Args:
         state: what is carried from process to process.
-        checkpointer: carried for the checkpoint tiers; see Checkpointer.
+        checkpointer: what is saved when; None saves nothing, and then only a living peer can give the state back.
     """
-    del checkpointer
 
     def decorate(train: Callable[Concatenate[Run, P], R]) -> Callable[P, R]:
         @functools.wraps(train)
         def driven(*args: P.args, **options: P.kwargs) -> R:
             if _Current.run is None or _Current.membership is None:
                 raise NotInitialised
-            _Current.run.attach(state)
-            enter = functools.partial(train, _Current.run, *args, **options)
-            if _Current.membership.watcher is None:
-                return enter()
-            return cast(R, _Drive(_Current.run, _Current.membership, state, enter).through())
+            run, membership = _Current.run, _Current.membership
+            run.attach(state)
+            membership.checkpoints = _checkpoints(checkpointer, run, membership, state)
+            enter = functools.partial(train, run, *args, **options)
+            if membership.watcher is None:
+                return _alone(membership, enter)
+            return cast(R, _Drive(run, membership, state, enter).through())
 
         return driven
 
     return decorate
+
+
+def _checkpoints(checkpointer: Checkpointer | None, run: Run, membership: Membership, state: State) -> Checkpoints | None:
+    saver = checkpointer.connect() if checkpointer is not None else None
+    if checkpointer is None or saver is None:
+        return None
+    watcher = membership.watcher
+    if watcher is not None:
+        checkpointer.tell = lambda told: watcher.tell(ToAgent.SAVED, **told)
+    job = membership.job
+    return Checkpoints(checkpointer, saver, state, job, is_alone=watcher is None, is_in_step=lambda: run.is_in_step)
+
+
+def _alone(membership: Membership, enter: Callable[[], R]) -> R:
+    """A run of one rank: it goes on from its newest checkpoint, and from an older one if that turns out to be of no use."""
+    while True:
+        membership.resume_alone()
+        try:
+            result = enter()
+        except CollectiveFailed:
+            if membership.place.holds_state:
+                raise
+            continue
+        if membership.checkpoints is not None:
+            membership.checkpoints.flush(_LAST_SAVE_S)
+        return result
 
 
 class _Drive:
@@ -139,7 +168,7 @@ class _Drive:
     def _join(self) -> bool:
         """True when a generation is joined and the step can begin; False when the process is dismissed."""
         membership = self._membership
-        if not membership.has_joined and membership.join(self._state) is None:
+        if not membership.has_joined and self._run.join() is None:
             return False
         membership.has_joined = False
         membership.place.is_reduced = False
@@ -148,6 +177,8 @@ class _Drive:
 
     def _tell_finished(self) -> None:
         place = self._membership.place
+        if self._membership.checkpoints is not None:
+            self._membership.checkpoints.flush(_LAST_SAVE_S)
         self._tell(ToAgent.FINISHED, generation=place.generation, step=place.step, digest=self._state.digest())
 
     def _tell(self, kind: ToAgent, **members: Any) -> None:

@@ -14,14 +14,16 @@ from typing import Any
 
 import torch.distributed as dist
 
-from everstep.errors import CollectiveFailed, EverstepError, StateLost, StateMismatch
+from everstep.errors import CheckpointMismatch, CheckpointsPoisoned, CollectiveFailed, EverstepError, StateLost, StateMismatch
 from everstep.protocol import Generation, Source, ToAgent
 from everstep.testing import faults
 
-from .agreement import Agreement, Card, agree
+from .agreement import FIRST_CAUSE, Agreement, Card, Sight, agree, nobody_holds
+from .checkpoints import Checkpoints
 from .construction import CONSTRUCTION_TIMEOUT, AcceleratorGroups, Construction
 from .fence import Fence
 from .peers import PeerWatch
+from .place import Place
 from .rendezvous import RendezvousClient, RendezvousStore, Superseded
 from .settings import Settings
 from .state import State
@@ -31,23 +33,6 @@ from .watcher import Watcher
 
 _MEETING_PATIENCE_S = 600.0
 _BROKEN_AGAIN_S = 10.0
-
-
-@dataclass
-class Place:
-    """Where this process stands. ``step`` is the next to be trained, ``consumed`` the samples before it."""
-
-    generation: int = 0
-    rank: int = 0
-    world_size: int = 1
-    step: int = 0
-    consumed: int = 0
-    holds_state: bool = False
-    is_reduced: bool = False
-    alone_since: int = 0
-    last_loss: float | None = None
-    recent: list[dict[str, Any]] = field(default_factory=list)
-    """The last steps as told by rank 0; its successor tells them again, because words of a killed process may be lost."""
 
 
 @dataclass
@@ -110,6 +95,8 @@ class Membership:
         """A generation was joined inside an update: the training function is to be entered without joining again."""
         self._heard_at = 0.0
         self.watcher: Watcher | None = None
+        self.checkpoints: Checkpoints | None = None
+        """None where there is nowhere to save to; set by ``resilient``."""
         self.install_alone()
         if settings.socket_path is not None:
             self._server = TransferServer(settings.address, self._fence)
@@ -136,6 +123,16 @@ class Membership:
             return
         self._broken = number
         self.watcher.tell(ToAgent.BROKEN, generation=number, message=message[:500], at=time.time())
+
+    def give_up_state(self, why: str) -> None:
+        """What this process holds is of no use, and everybody knows it: it goes on from a checkpoint, in a new generation.
+
+        Raises:
+            CollectiveFailed: always.
+        """
+        self.place.holds_state = self.place.is_reduced = False
+        self.tell_broken(self.place.generation, why)
+        raise CollectiveFailed(why)
 
     def _tell_closed(self, number: int) -> None:
         """A peer's connections have closed: evidence of its death while nobody waits in a collective.
@@ -175,6 +172,27 @@ class Membership:
             self.tell_broken(self.place.generation, why)
             raise CollectiveFailed(why)
 
+    @property
+    def job(self) -> str:
+        return self._settings.job
+
+    def resume_alone(self) -> None:
+        """A run of one rank goes on from its newest checkpoint, if it has any.
+
+        Raises:
+            StateLost: a tier could not be asked.
+            CheckpointsPoisoned: going on from checkpoints has failed too often.
+        """
+        place, checkpoints = self.place, self.checkpoints
+        place.holds_state = True
+        if checkpoints is None:
+            return
+        cards = (Card(0, 0, holds_state=False, is_reduced=False, structure="", transfer_port=0, alone_since=1),)
+        agreement = agree(cards, 1, FIRST_CAUSE, (checkpoints.sight(0, lambda: None),))
+        if agreement.checkpoint is not None:
+            checkpoints.load(agreement, place)
+            checkpoints.joined(0)
+
     def install_alone(self) -> None:
         """A world of one, in which models are wrapped and rehearsed. Listens on loopback only, connects to nobody."""
         store = dist.HashStore()
@@ -187,7 +205,7 @@ class Membership:
                 return self._join(generation, state)
             except (Unwind, Superseded):
                 continue
-            except (StateLost, StateMismatch):
+            except (StateLost, StateMismatch, CheckpointMismatch, CheckpointsPoisoned):
                 raise
             except (EverstepError, RuntimeError, OSError) as error:
                 self.tell_broken(generation.number, f"{type(error).__name__}: {error}")
@@ -229,10 +247,11 @@ class Membership:
             self._build(generation, rank, escape, state)
             phases.end("grouped")
             faults.point("transfer")
-            source = agreement.sources[rank]
-            moved = self._take_state(source, agreement, generation, state)
+            source, moved = self._take_state(agreement.sources[rank], agreement, generation, state)
             meeting.request("set", key=f"held/{rank}", value="")
             meeting.request("collect", prefix="held/", count=generation.world_size)
+            if self.checkpoints is not None:
+                self.checkpoints.joined(rank)
         if self._server is not None:
             self._server.publish(None)
         phases.end("transferred")
@@ -266,9 +285,24 @@ class Membership:
             loss=place.last_loss,
         )
         meeting.request("set", key=f"card/{place.rank:06d}", value=card.to_json())
-        cards = meeting.request("collect", prefix="card/", count=generation.world_size)
-        self._ports = [Card.from_json(cards[key]).transfer_port for key in sorted(cards)]
-        return agree(tuple(Card.from_json(cards[key]) for key in sorted(cards)), generation.number, generation.cause)
+        told = meeting.request("collect", prefix="card/", count=generation.world_size)
+        cards = tuple(Card.from_json(told[key]) for key in sorted(told))
+        self._ports = [laid.transfer_port for laid in cards]
+        sights = self._look_around(meeting, generation) if nobody_holds(cards) else ()
+        return agree(cards, generation.number, generation.cause, sights)
+
+    def _look_around(self, meeting: RendezvousClient, generation: Generation) -> tuple[Sight, ...]:
+        """What everybody sees of checkpoints. Asked only when nobody holds state: it takes longer than a whole recovery from a peer."""
+
+        def give_way() -> None:
+            if self.is_superseded(generation.number):
+                raise Superseded
+
+        rank = self.place.rank
+        mine = self.checkpoints.sight(rank, give_way) if self.checkpoints else Sight(rank)
+        meeting.request("set", key=f"sight/{rank:06d}", value=mine.to_json())
+        told = meeting.request("collect", prefix="sight/", count=generation.world_size)
+        return tuple(Sight.from_json(told[key]) for key in sorted(told))
 
     def _build(self, generation: Generation, rank: int, escape: _Escape, state: State) -> None:
         client = RendezvousClient(generation, escape.is_superseded, self._fence, CONSTRUCTION_TIMEOUT.total_seconds())
@@ -281,8 +315,10 @@ class Membership:
         self._construction.install(group, store)
         state.regroup(dist.group.WORLD)
 
-    def _take_state(self, source: Source, agreement: Agreement, generation: Generation, state: State) -> int:
+    def _take_state(self, source: Source, agreement: Agreement, generation: Generation, state: State) -> tuple[Source, int]:
         place = self.place
+        if source in {Source.MEMORY, Source.STORE}:
+            return self.load(agreement)
         if source is Source.INITIAL:
             place.holds_state = True
             place.step = place.consumed = 0
@@ -292,8 +328,15 @@ class Membership:
         elif source is Source.ROLLED_FORWARD:
             place.last_loss = agreement.loss
         elif source is Source.PEER:
-            return self._receive(agreement, generation, state)
-        return 0
+            return source, self._receive(agreement, generation, state)
+        return source, 0
+
+    def load(self, agreement: Agreement) -> tuple[Source, int]:
+        """The state from a checkpoint; raises CheckpointUnreadable, and then this process holds none."""
+        if self.checkpoints is None:
+            raise StateLost
+        self.place.holds_state = False
+        return self.checkpoints.load(agreement, self.place)
 
     def _publish(self, generation: Generation, state: State) -> None:
         if self._server is None:
@@ -304,6 +347,7 @@ class Membership:
             "consumed": place.consumed,
             "loss": place.last_loss,
             "recent": place.recent,
+            "loaded": self.checkpoints.carried() if self.checkpoints else None,
         }
         tensors = [tensor for _, tensor in state.tensors()]
         state.abandon_step()
@@ -316,11 +360,14 @@ class Membership:
         )
         place = self.place
         place.holds_state = False
+        state.abandon_step()  # or the buffers of a step that was left would be put back over those that come now
         blob = receiver.rest()
         targets, cursor = state.unpack_rest(blob)
         moved = receiver.tensors(targets)
         place.step, place.consumed, place.last_loss = cursor["step"], cursor["consumed"], cursor["loss"]
         place.recent = cursor["recent"]
+        if self.checkpoints is not None:
+            self.checkpoints.took_over(cursor["loaded"])
         place.holds_state = True
         return moved + len(blob)
 

@@ -10,6 +10,7 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 
+from everstep.checkpoint.policy import NOTHING, Asks, Wanted
 from everstep.data.batches import Batches, Samples
 from everstep.elastic import share_of
 from everstep.errors import CollectiveFailed, EverstepError, StepNotCommitted
@@ -17,7 +18,9 @@ from everstep.protocol import Source, ToAgent
 from everstep.testing import faults
 
 from . import randomness
-from .membership import Membership, Place
+from .checkpoints import Checkpoints
+from .membership import Membership
+from .place import Place
 from .reduction import average_gradients
 from .settings import Settings
 from .state import State
@@ -38,6 +41,9 @@ class Run:
         self._global_batch = 1
         self._rehearsal: Place | None = None
         self._step_began = time.monotonic()
+        self._wanted = NOTHING
+        self.is_in_step = False
+        """Training: neither rehearsing, nor waiting to join, nor done."""
 
     @property
     def rank(self) -> int:
@@ -96,6 +102,7 @@ class Run:
             yield step, batches.at(self._place.consumed, self.rank, self.world_size)
             if self._place.step == step:
                 raise StepNotCommitted
+        self.is_in_step = False
 
     def update(self, step: int, *, loss: torch.Tensor | float | None = None) -> Update:
         """The vote and the critical section: ``with run.update(step, loss=loss): optimizer.step(); …``.
@@ -111,6 +118,13 @@ class Run:
             faults.hook(state.model, state.optimizer)
         self._state = state
 
+    def join(self) -> Source | None:
+        """Joins the newest generation, as ``Membership.join``: before that no save reads the state any more."""
+        self.is_in_step = False
+        if self._checkpoints is not None:
+            self._checkpoints.interrupted()
+        return self._membership.join(self._attached())
+
     def begin_rehearsal(self) -> None:
         self._rehearsal = Place()
         faults.stand(0, 0, 0, is_quiet=True)
@@ -120,6 +134,10 @@ class Run:
         faults.stand(0, 0, 0)
 
     # ------------------------------------------------------------ for Update
+
+    @property
+    def _checkpoints(self) -> Checkpoints | None:
+        return None if self.rehearsing else self._membership.checkpoints
 
     @property
     def _place(self) -> Place:
@@ -136,8 +154,9 @@ class Run:
         except (Unwind, EverstepError, RuntimeError) as error:
             if self.rehearsing or not (isinstance(error, Unwind) or self._membership.has_lost_generation):
                 raise
-        source = self._membership.join(self._attached())
+        source = self.join()
         if source is Source.ROLLED_FORWARD:
+            self._wanted = NOTHING
             return place.last_loss
         if source is not None:
             self._membership.has_joined = True
@@ -151,7 +170,7 @@ class Run:
         place.last_loss = loss
         self._attached().settle_step()
         if not self.rehearsing:
-            self._tell_progress(loss)
+            self._save(self._tell_progress(loss))
             faults.point("after-update")
 
     def tear(self) -> None:
@@ -170,6 +189,7 @@ class Run:
     def _begin(self, step: int, seed: int) -> None:
         if self._membership.is_superseded(self.generation):
             raise Unwind
+        self.is_in_step = True
         faults.stand(self.rank, step, self.generation)
         faults.point("forward")
         randomness.seed_step(seed, step, self.rank)
@@ -197,29 +217,57 @@ class Run:
         self._membership.check_accelerator()
         place.is_reduced = True
         faults.point("after-reduce")
-        vote = torch.tensor([1.0, float(place.step), loss or 0.0, float(loss is not None)], dtype=torch.float64)
+        asks = self._checkpoints.asks(place.step + 1, place.rank) if self._checkpoints else Asks()
+        told = [1.0, float(place.step), loss or 0.0, float(loss is not None), *asks.as_numbers()]
+        ayes, steps, total, losses, *asked = self._vote(told)
+        if ayes != place.world_size or steps != place.step * place.world_size:
+            message = f"the vote of step {place.step} counted {ayes:g} ranks and steps that sum to {steps:g}"
+            raise CollectiveFailed(message)
+        mean = total / place.world_size if losses == place.world_size else None
+        self._prepare_update(mean, asked)
+        faults.point("before-update")
+        return mean
+
+    @staticmethod
+    def _vote(told: list[float]) -> list[float]:
+        """The sums of what all ranks tell. It is the vote on the step, and carries their wishes to save it: no other collective does."""
+        vote = torch.tensor(told, dtype=torch.float64)
         work = dist.all_reduce(vote, async_op=True)
         faults.point("vote")
         if work is not None:
             work.wait()
-        ayes, steps, total, told = vote.tolist()
-        if ayes != place.world_size or steps != place.step * place.world_size:
-            message = f"the vote of step {place.step} counted {ayes:g} ranks and steps that sum to {steps:g}"
-            raise CollectiveFailed(message)
-        faults.point("before-update")
-        return total / place.world_size if told == place.world_size else None
+        sums: list[float] = vote.tolist()
+        return sums
 
-    def _tell_progress(self, loss: float | None) -> None:
+    def _prepare_update(self, mean: float | None, asked: list[float]) -> None:
+        """All ranks have voted: what becomes of the step, and nothing reads the state from here on."""
+        checkpoints = self._checkpoints
+        if checkpoints is None:
+            return
+        checkpoints.settle()
+        if words := checkpoints.blame(self._place.step, mean, self._place.generation):
+            self._membership.give_up_state(words)
+        self._wanted = checkpoints.decide(asked, mean)
+
+    def _save(self, seconds: float) -> None:
+        place, checkpoints, wanted = self._place, self._checkpoints, self._wanted
+        self._wanted = Wanted()
+        if checkpoints is not None:
+            checkpoints.committed(wanted, place, seconds)
+
+    def _tell_progress(self, loss: float | None) -> float:
+        """Returns the seconds since the step before."""
         now = time.monotonic()
         seconds, self._step_began = now - self._step_began, now
         place, watcher = self._place, self._membership.watcher
         if watcher is None:
-            return
+            return seconds
         watcher.stands_at(place.generation, place.step)
         told = {"generation": place.generation, "step": place.step - 1, "seconds": seconds, "at": time.time(), "loss": loss}
         place.recent = [*place.recent[1 - _RETOLD_STEPS :], told]
         if place.rank == 0:
             watcher.tell(ToAgent.PROGRESS, **told)
+        return seconds
 
 
 class Update:

@@ -63,7 +63,7 @@ def test_what_a_forward_changes_is_copied_at_once_and_the_rest_when_it_is_writte
     state = trained()
     division = divide(entries_of(state.items()), 1)
     before = {name: tensor.clone() for name, tensor in state.items()}
-    captured = capture(state, division, 0, None)
+    captured = capture(state, division, 0, {})
     state.model(torch.randn(8, 5))
     body = torch.zeros(captured.layout.size, dtype=torch.uint8)
     captured.write(body)
@@ -92,7 +92,7 @@ def trained() -> State:
 
 
 def body_of(state: State, division: Division, rank: int, rest: bytes | None, fill: int = 9) -> torch.Tensor:
-    captured = capture(state, division, rank, rest if rank == 0 else None)
+    captured = capture(state, division, rank, {} if rest is None or rank else {REST: rest})
     body = torch.full((captured.layout.size,), fill, dtype=torch.uint8)
     captured.write(body)
     return body

@@ -1,0 +1,243 @@
+"""Saves of one rank: a thread copies, seals and waits, while the training thread goes on.
+
+The training thread gives a save what is to be written at a moment at which the state is that of a committed step, and waits for the copy before
+it changes anything (``settle``). A save that fails is told and forgotten: the next one is not concerned.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from everstep.errors import SaveFailed
+from everstep.shards import ShardKind
+
+from .interval import Costs
+from .policy import Asks, Policy, Schedule, Wanted
+from .snapshot import Captured
+from .tiers import OpenShard, Tiers
+
+_log = logging.getLogger("everstep.checkpoint")
+
+ROOM_PATIENCE_S = 5.0
+"""How long the training thread waits for a tier that has not even made room, before this save is given up."""
+_DRAIN_PATIENCE_S = 900.0
+_LOOK_EVERY_S = 0.1
+_STEPS_REMEMBERED = 21
+
+
+@dataclass(frozen=True)
+class Order:
+    """What one rank writes of a step. ``contents`` is the metadata shard, which rank 0 writes."""
+
+    step: int
+    save: str
+    rank: int
+    world_size: int
+    wanted: Wanted
+    captured: Captured
+    contents: bytes | None = None
+
+
+@dataclass
+class Outcome:
+    """What a save has cost: ``stall_s`` kept training waiting, ``seconds`` went by until this rank's shards were sealed."""
+
+    step: int
+    is_durable: bool
+    nbytes: int = 0
+    stall_s: float = 0.0
+    seconds: float = 0.0
+    error: Exception | None = None
+
+
+class Save:
+    """One save under way."""
+
+    def __init__(self, order: Order, tiers: Tiers, drained: threading.Event, policy: Callable[[], Policy]) -> None:
+        self.policy: Policy | None = None
+        """What is asked of saves by the time that this one has ended."""
+        self.outcome = Outcome(order.step, order.wanted.durable)
+        self.drain_s: float | None = None
+        self._tiers = tiers
+        self._ask_policy = policy
+        self._drained = drained
+        self._lock = threading.Lock()
+        self._is_copying = self._is_given_up = False
+        self._copied, self._over = threading.Event(), threading.Event()
+        self._began = time.monotonic()
+        threading.Thread(target=self._run, args=(order,), name="everstep-save", daemon=True).start()
+
+    @property
+    def is_over(self) -> bool:
+        return self._over.is_set()
+
+    def settle(self) -> None:
+        """Waits until nothing of the state is read any more. What it waits counts as stall."""
+        began = time.monotonic()
+        if not self._copied.wait(ROOM_PATIENCE_S) and self._give_up():
+            return
+        self._copied.wait()
+        self.outcome.stall_s += time.monotonic() - began
+
+    def wait(self, limit_s: float) -> bool:
+        """Until this rank's shards are sealed."""
+        return self._over.wait(max(0.0, limit_s))
+
+    def _give_up(self) -> bool:
+        """True unless the copy has begun: then it ends by itself."""
+        with self._lock:
+            self._is_given_up = not self._is_copying
+            return self._is_given_up
+
+    def _begin_copy(self) -> None:
+        with self._lock:
+            self._is_copying = not self._is_given_up
+        if not self._is_copying:
+            message = f"the memory tier has made no room within {ROOM_PATIENCE_S:.0f} s, and the state has moved on"
+            raise SaveFailed(message)
+
+    def _run(self, order: Order) -> None:
+        try:
+            self._write(order)
+            self.policy = self._ask_policy()
+        except Exception as error:  # noqa: BLE001, told with the next step
+            self.outcome.error = error
+        self.outcome.seconds = time.monotonic() - self._began
+        self._copied.set()
+        self._over.set()
+        if self.outcome.error is None and order.wanted.durable:
+            step = order.step
+            del order  # and with it what was captured
+            self._await_drain(step)
+
+    def _write(self, order: Order) -> None:
+        size = order.captured.layout.size
+        shard = self._open(order, order.rank, size, ShardKind.DATA)
+        try:
+            self._begin_copy()
+            with torch.no_grad():
+                order.captured.write(_tensor_over(shard))
+            self._copied.set()
+            shard.seal(size)
+        except BaseException:
+            shard.abandon()
+            raise
+        self.outcome.nbytes = size
+        if order.contents is not None:
+            self._write_contents(order, order.contents)
+
+    def _write_contents(self, order: Order, contents: bytes) -> None:
+        shard = self._open(order, order.world_size, len(contents), ShardKind.METADATA)
+        try:
+            shard.body[: len(contents)] = contents
+            shard.seal(len(contents))
+        except BaseException:
+            shard.abandon()
+            raise
+        self.outcome.nbytes += len(contents)
+
+    def _open(self, order: Order, index: int, nbytes: int, kind: ShardKind) -> OpenShard:
+        return self._tiers.open(
+            index=index, step=order.step, save=order.save, nbytes=nbytes, kind=kind, is_durable=order.wanted.durable
+        )
+
+    def _await_drain(self, step: int) -> None:
+        try:
+            if self._is_durable(step):
+                self.drain_s = time.monotonic() - self._began
+        except Exception as error:  # noqa: BLE001, nobody waits for this thread
+            _log.info("Step %d: how long it took to be durable is not known: %s", step, error)
+        self._drained.set()
+
+    def _is_durable(self, step: int) -> bool:
+        """Waits for it. Where no memory tier is, the ranks write to the store themselves, and whoever is last commits the step."""
+        until = time.monotonic() + _DRAIN_PATIENCE_S
+        while (left := until - time.monotonic()) > 0:
+            if self._tiers.wait(step, is_durable=True, seconds=left)["is_durable"]:
+                return True
+            time.sleep(_LOOK_EVERY_S)
+        return False
+
+
+def _tensor_over(shard: OpenShard) -> torch.Tensor:
+    return torch.frombuffer(shard.body, dtype=torch.uint8)
+
+
+class Saver:
+    """The saves of this rank, one after the other."""
+
+    def __init__(self, tiers: Tiers, schedule: Schedule, policy: Callable[[], Policy]) -> None:
+        self._ask_policy = policy
+        self.schedule = schedule
+        self._tiers = tiers
+        self._current: Save | None = None
+        self._is_told = True
+        self._drained = threading.Event()
+        self._drain_s = 0.0
+        self._steps_s: deque[float] = deque(maxlen=_STEPS_REMEMBERED)
+
+    @property
+    def is_busy(self) -> bool:
+        return self._current is not None and not self._current.is_over
+
+    def asks(self, step: int, *, decides: bool, wanted: Wanted, is_urgent: bool = False) -> Asks:
+        """``decides``: this is rank 0, whose schedule counts. ``wanted`` was asked for on top of it."""
+        due = (self.schedule.wants(step) if decides else Wanted()) | wanted
+        return Asks(due.memory, due.durable, self.is_busy, is_urgent)
+
+    def begin(self, order: Order, *, stalled_s: float) -> None:
+        """The copy begins now. ``stalled_s``: what capturing has cost. A save that has not ended is waited for: only urgent ones come here then."""
+        if self._current is not None:
+            self._current.wait(ROOM_PATIENCE_S)
+        self.schedule.saved(order.step, order.wanted)
+        self._drained = threading.Event()
+        self._current, self._is_told = Save(order, self._tiers, self._drained, self._ask_policy), False
+        self._current.outcome.stall_s += stalled_s
+
+    def settle(self) -> None:
+        """Nothing of the state is read by a save from now on."""
+        if self._current is not None:
+            self._current.settle()
+
+    def stepped(self, seconds: float) -> None:
+        self._steps_s.append(seconds)
+
+    def ended(self) -> tuple[Outcome, str | None] | None:
+        """The save that has ended since the last call, once, and words when it has changed the intervals."""
+        save = self._current
+        if save is None or not save.is_over or self._is_told:
+            return None
+        self._is_told = True
+        self.schedule.policy = save.policy or self.schedule.policy
+        if save.outcome.error is not None:
+            _log.warning("Step %d was not saved by this rank: %s", save.outcome.step, save.outcome.error)
+            self.schedule.came_to_nothing()
+            return save.outcome, f"not saved: {save.outcome.error}"
+        return save.outcome, self.schedule.measured(self._costs(save))
+
+    def interrupted(self) -> None:
+        """The ranks have changed: a save that had not ended may lack the shard of one that is gone, so it is due again."""
+        if self.is_busy:
+            self.schedule.came_to_nothing()
+
+    def flush(self, limit_s: float, *, durable: bool = False) -> bool:
+        """Waits for the save under way, and with ``durable`` until its step is in the object store. False when the time was not enough."""
+        save, until = self._current, time.monotonic() + limit_s
+        if save is None:
+            return True
+        if not save.wait(limit_s) or save.outcome.error is not None:
+            return False
+        return not (durable and save.outcome.is_durable) or self._drained.wait(max(0.0, until - time.monotonic()))
+
+    def _costs(self, save: Save) -> Costs:
+        self._drain_s = save.drain_s or self._drain_s or save.outcome.seconds
+        step_s = statistics.median(self._steps_s) if self._steps_s else 0.0
+        return Costs(step_s, save.outcome.stall_s, save.outcome.seconds, self._drain_s, self.schedule.policy.mtbf_s)
