@@ -306,6 +306,8 @@ class Replication:
                 self._repairs[shard] = (self._now(), 0, change.seal)
             else:
                 self._repairs.pop(shard, None)
+            if change.status is CopyStatus.SEALED and change.seal.origin not in {self._node, *self._nodes}:
+                self._to_look |= self._nodes.keys()  # who else holds what nobody writes any more is not known from here
             self._told()
 
     def _repair_later(self, seal: Seal) -> None:
