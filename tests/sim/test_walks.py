@@ -20,6 +20,7 @@ from models.node import wishes
 from models.node.states import NodeState
 from models.notify import NUDGE
 from models.session import unit_of_work
+from tests.workers.saving import Saving
 from tests.workers.small_plane import SmallPlane
 from workers.providers.base import HostRef, HostSeen, HostSpec, ProviderError
 from workers.providers.simulated import SimulatedProvider
@@ -174,4 +175,31 @@ def test_a_provider_whose_calls_fail_half_the_time_only_costs_time(walk):
         here.plane.run(2)
         here.check()
     provider.trouble = 0.1
+    here.come_to_rest()
+
+
+@pytest.mark.parametrize("seed", [SEEDS[0], *(pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS[1:])])
+def test_a_job_that_saves_goes_on_whoever_dies_and_its_newest_durable_step_is_always_there(walk, seed):
+    """The nodes fall as well, all of them at times; memory goes with them, the store stays."""
+    here = walk(seed)
+    saving = Saving(here.plane, keep={"last": 2}, cluster_id=here.cluster_id, job_id=here.job_id)
+    durable = 0
+    for step in range(10, 80, 10):
+        match here.dice.choice(("save", "drain", "drain", "kill-all", "kill-nodes", "one")):
+            case "save" if here.plane.job_state(here.job_id) is JobState.TRAINING:
+                saving.save(step)
+            case "drain" if here.plane.job_state(here.job_id) is JobState.TRAINING:
+                saving.save_and_drain(step)
+                durable = step
+            case "kill-all" if durable:
+                saving.kill_all()
+            case "kill-nodes" if durable:
+                for node_id in {process.node_id for process in here.plane.members(here.job_id)}:
+                    here.plane.die(here.plane.node(node_id).instance_id)
+            case "one":
+                here.fault()
+        here.plane.run(here.dice.choice((0.5, 2, 8)))
+        here.check()
+        assert not durable or durable in saving.stored()
+        assert len(saving.stored()) <= 3
     here.come_to_rest()
