@@ -36,9 +36,11 @@ def save_step(node, step, *, content=b"shard", namespace="ns", save=None, is_dur
     assert all("seal" in answer for answer in answers), answers
 
 
-def leased(ask, index, step, save=None):
-    """The bytes of a shard, through a lease."""
+def leased(ask, index, step, save=None, *, is_missing_ok=False):
+    """The bytes of a shard, through a lease; None if it may be missing, and is."""
     answer = ask("lease", index=index, step=step, save=f"s{step}" if save is None else save)
+    if is_missing_ok and "missing" in answer:
+        return None
     assert "seal" in answer, answer
     (descriptor,) = answer["descriptors"]
     return os.pread(descriptor, answer["seal"]["size"], STAMP_BYTES)
