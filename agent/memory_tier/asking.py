@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 Found = TypeVar("Found")
+Work = tuple[Future[Any], Callable[[], Any]]
 
 
 class Asking:
-    """Thread-safe. Whoever hangs costs one thread, however often it is asked."""
+    """Thread-safe. Whoever hangs costs one thread, however often it is asked. The threads keep no process from ending."""
 
-    def __init__(self, threads: int = 64) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="asking")
+    def __init__(self, most_threads: int = 64) -> None:
+        self._most_threads = most_threads
         self._lock = threading.Lock()
         self._under_way: dict[Hashable, Future[Any]] = {}
+        self._work: SimpleQueue[Work | None] = SimpleQueue()
+        self._threads = 0
+        self._is_closed = False
 
     def is_under_way(self, key: Hashable) -> bool:
         with self._lock:
@@ -28,13 +33,15 @@ class Asking:
             known = self._under_way.get(key)
             if known is not None:
                 return known
-            try:
-                asked = self._pool.submit(question)
-            except RuntimeError:  # closed
-                asked = Future()
+            asked: Future[Found] = Future()
+            if self._is_closed:
                 asked.cancel()
                 return asked
             self._under_way[key] = asked
+            self._work.put((asked, question))
+            if self._threads < min(len(self._under_way), self._most_threads):
+                self._threads += 1
+                threading.Thread(target=self._answer, name="asking", daemon=True).start()
         asked.add_done_callback(lambda _: self._end(key))
         return asked
 
@@ -45,7 +52,26 @@ class Asking:
         return asked.result() if asked.done() and not asked.cancelled() else None
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        """Nothing more is asked; who waits for an answer that has not begun is told that there is none."""
+        with self._lock:
+            self._is_closed = True
+            left, threads = list(self._under_way.values()), self._threads
+        for asked in left:
+            asked.cancel()
+        for _ in range(threads):
+            self._work.put(None)
+
+    def _answer(self) -> None:
+        while (work := self._work.get()) is not None:
+            asked, question = work
+            if not asked.set_running_or_notify_cancel():
+                continue
+            try:
+                found = question()
+            except BaseException as error:  # noqa: BLE001  (whatever it is, it is the answer)
+                asked.set_exception(error)
+            else:
+                asked.set_result(found)
 
     def _end(self, key: Hashable) -> None:
         with self._lock:

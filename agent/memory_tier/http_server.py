@@ -8,6 +8,7 @@ their number is bounded, and one more is told so at once.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import json
 import logging
 import socket
@@ -37,6 +38,8 @@ class Limits:
     least_rate: float = 64 << 10
     linger_s: float = 1.0
     most_connections: int = 512
+    most_of_a_stranger: int = 64
+    """From one address that is not this machine's own: no stranger keeps the node's own processes out."""
     most_refused: int = 32
 
 
@@ -220,7 +223,7 @@ class Server:
         self._clock = clock
         self._limits = limits or Limits()
         self._lock = threading.Lock()
-        self._open: dict[socket.socket, threading.Thread] = {}
+        self._open: dict[socket.socket, tuple[threading.Thread, str]] = {}
         self._listener: socket.socket | None = None
         self._accepting: threading.Thread | None = None
 
@@ -236,7 +239,8 @@ class Server:
 
     def start(self) -> None:
         """Raises OSError: somebody else has the port."""
-        self._listener = socket.create_server((self._address, self._port), backlog=256)
+        family = socket.AF_INET6 if ":" in self._address else socket.AF_INET
+        self._listener = socket.create_server((self._address, self._port), family=family, backlog=256)
         self._port = self._listener.getsockname()[1]
         self._accepting = threading.Thread(target=self._accept, args=(self._listener,), name="door", daemon=True)
         self._accepting.start()
@@ -256,7 +260,7 @@ class Server:
         for connection, _ in left:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-        for _, thread in left:
+        for _, (thread, _source) in left:
             if thread is not threading.current_thread():
                 thread.join(timeout=5)
 
@@ -264,20 +268,29 @@ class Server:
         pause = threading.Event()
         while self._listener is listener:
             try:
-                connection, _ = listener.accept()
+                connection, peer = listener.accept()
             except OSError:
                 if self._listener is not listener:
                     return
                 pause.wait(0.02)  # no descriptor left: those that are open end in their time
                 continue
-            with self._lock:
-                over = len(self._open) - self._limits.most_connections
-                if over >= self._limits.most_refused:
-                    connection.close()
-                    continue
-                thread = threading.Thread(target=self._converse, args=(connection, over >= 0), name="door-connection", daemon=True)
-                self._open[connection] = thread
-            thread.start()
+            self._admit(connection, str(peer[0]))
+
+    def _admit(self, connection: socket.socket, source: str) -> None:
+        with self._lock:
+            over = len(self._open) - self._limits.most_connections
+            if over >= self._limits.most_refused:
+                connection.close()
+                return
+            is_too_many = over >= 0 or self._is_crowding(source)
+            thread = threading.Thread(target=self._converse, args=(connection, is_too_many), name="door-connection", daemon=True)
+            self._open[connection] = thread, source
+        thread.start()
+
+    def _is_crowding(self, source: str) -> bool:
+        if source == self._address or ipaddress.ip_address(source.partition("%")[0]).is_loopback:
+            return False
+        return sum(one == source for _, one in self._open.values()) >= self._limits.most_of_a_stranger
 
     def _converse(self, connection: socket.socket, is_too_many: bool) -> None:
         try:
@@ -295,7 +308,7 @@ class Server:
             while head := line.head(self._limits.linger_s if is_too_many else self._limits.idle_s):
                 exchange = Exchange(line, parse(head))
                 if is_too_many:
-                    why = f"{self._limits.most_connections} connections are open, which is as many as this door serves"
+                    why = "as many connections are open, in all or from your address, as this door serves"
                     raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, why, {"Retry-After": "1"})  # noqa: TRY301
                 if not self._one(exchange):
                     break

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import wait
 from dataclasses import dataclass
 from functools import partial
 
@@ -59,13 +60,13 @@ class Locating:
         self._is_open = is_open
         self._zone: str | None = None
         self._listeners: list[Callable[[str, int], None]] = []
-        self._patience = wait = patience or Patience()
+        self._patience = patient = patience or Patience()
         self._asking = Asking()
         self._inventories = Inventories(
             store=store, peers=peers, asking=self._asking, is_open=is_open, clock=clock, patience=self._patience
         )
         self._manifests = Manifests(
-            objects, self._asking, clock=clock, cached_s=wait.cached_s, answer_s=wait.answer_s, away_s=wait.away_s
+            objects, self._asking, clock=clock, cached_s=patient.cached_s, answer_s=patient.answer_s, away_s=patient.away_s
         )
         self._announcer = Announcer(
             node=here.node, is_complete=self._is_complete, tell=self._announce, clock=clock, pauses=pauses or Pauses()
@@ -145,6 +146,15 @@ class Locating:
         """What is known of it elsewhere may be wrong by now."""
         self._inventories.forget(namespace)
         self._manifests.forget(namespace)
+
+    def delete_elsewhere(self, namespace: str, path: str) -> bool:
+        """Has all peers let go of what has this path at their doors; False if one of them could not be told in time."""
+        told = [
+            self._asking.begin((peer.node, "delete", path), partial(self._peers.delete, peer, path)) for peer in self._peers.all()
+        ]
+        wait(told, timeout=self._patience.answer_s)
+        self.forget(namespace)
+        return all(one.done() and not one.cancelled() and one.exception() is None for one in told)
 
     def watch(self, listener: Callable[[str, int], None]) -> None:
         """Called with (namespace, step) when a step has become complete, by whichever thread finds out. It must not block."""

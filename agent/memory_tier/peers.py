@@ -123,6 +123,14 @@ class Peers:
         """Tells that a step is complete. Raises PeerAway."""
         self._json(peer, "POST", "/v1/tier/complete", json.dumps({"namespace": namespace, "step": step, "save": save}).encode())
 
+    def delete(self, peer: TierPeer, path: str) -> None:
+        """Has it let go of a namespace or a shard, by its path at the door. Raises PeerAway; not when it holds nothing of it."""
+        try:
+            self._json(peer, "DELETE", path)
+        except PeerRefused as refused:
+            if refused.status != HTTPStatus.NOT_FOUND:
+                raise
+
     def close(self) -> None:
         self._streams.shutdown(cancel_futures=True)
         with self._lock:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
+from urllib.parse import quote
 
 from agent.memory_tier.arriving import Arrivals
 from agent.memory_tier.authority import Authority, Caller, Forbidden
@@ -69,6 +70,17 @@ def refusals() -> Iterator[None]:
         raise Refusal(HTTPStatus.NOT_FOUND, str(refused)) from refused
     except ValueError as refused:
         raise Refusal(HTTPStatus.BAD_REQUEST, str(refused)) from refused
+
+
+def delete_elsewhere(behind: Behind, exchange: Exchange, caller: Caller, namespace: str) -> bool:
+    """Has the other nodes delete what this request deletes here, else their replicas would bring it back; False if one could not be told.
+
+    A peer's own request goes no further.
+    """
+    if caller is Caller.PEER:
+        return True
+    path = "/" + "/".join(quote(part, safe="") for part in exchange.request.parts)
+    return behind.locating.delete_elsewhere(namespace, path)
 
 
 def number(text: str, what: str, *, most: int | None = None) -> int:

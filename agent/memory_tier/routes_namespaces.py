@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
+from agent.memory_tier.authority import Caller
 from agent.memory_tier.http import Refusal
 from agent.memory_tier.http_server import Exchange
 from agent.memory_tier.namespaces import STEPS_RETAINED, Namespace
-from agent.memory_tier.routes import Behind, admit, asked_number, only, refusals
+from agent.memory_tier.routes import Behind, admit, asked_number, delete_elsewhere, only, refusals
 
 _MOST_RETAINED = 1000
 
@@ -19,11 +20,11 @@ _MOST_RETAINED = 1000
 def namespace(behind: Behind, exchange: Exchange, name: str) -> None:
     exchange.route = "namespace"
     only(exchange.request, "GET", "HEAD", "POST", "DELETE")
-    admit(behind, exchange, name)
+    caller = admit(behind, exchange, name)
     if exchange.request.method == "POST":
         _create(behind, exchange, name)
     elif exchange.request.method == "DELETE":
-        _delete(behind, exchange, name)
+        _delete(behind, exchange, caller, name)
     else:
         made = behind.namespaces.get(name)
         if made is None:
@@ -52,13 +53,14 @@ def _create(behind: Behind, exchange: Exchange, name: str) -> None:
     exchange.answer_json(HTTPStatus.CREATED, _told(made))
 
 
-def _delete(behind: Behind, exchange: Exchange, name: str) -> None:
+def _delete(behind: Behind, exchange: Exchange, caller: Caller, name: str) -> None:
+    """From all memory tiers. What is in the object store is the control plane's to delete."""
     was_there = behind.namespaces.delete(name)
     gone = behind.store.drop(name, why="its namespace was deleted at the door")
-    behind.locating.forget(name)
+    is_everywhere = delete_elsewhere(behind, exchange, caller, name)
     if not was_there and not gone:
         raise Refusal(HTTPStatus.NOT_FOUND, f"namespace {name} is not on node {behind.node}")
-    exchange.answer_json(HTTPStatus.OK, {"deleted": len(gone)})
+    exchange.answer_json(HTTPStatus.OK, {"deleted": len(gone), "everywhere": is_everywhere})
 
 
 def _told(made: Namespace) -> dict[str, object]:

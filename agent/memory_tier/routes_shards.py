@@ -18,7 +18,7 @@ from agent.memory_tier.http import Refusal, byte_range, content_range
 from agent.memory_tier.http_server import Exchange
 from agent.memory_tier.namespaces import STEPS_RETAINED
 from agent.memory_tier.relaying import Away, Outline, Source, Spoilt
-from agent.memory_tier.routes import Behind, admit, asked_number, index_of, number, only, refusals
+from agent.memory_tier.routes import Behind, admit, asked_number, delete_elsewhere, index_of, number, only, refusals
 from agent.memory_tier.seals import checked
 from agent.memory_tier.segments import Segment
 from agent.memory_tier.store import Gone, Reading, Sealing
@@ -60,7 +60,7 @@ class Shards:
             else:
                 self._take(exchange, caller, namespace, index, step)
         elif request.method == "DELETE":
-            self._drop(exchange, namespace, index, step)
+            self._drop(exchange, caller, namespace, index, step)
         else:
             self._give(exchange, namespace, index, step)
 
@@ -218,13 +218,15 @@ class Shards:
     def _count_sent(self, exchange: Exchange, outline: Outline) -> None:
         self._behind.counts.add("everstep_tier_sent_bytes_total", exchange.sent, source=outline.source)
 
-    def _drop(self, exchange: Exchange, namespace: str, index: int, step: int) -> None:
+    def _drop(self, exchange: Exchange, caller: Caller, namespace: str, index: int, step: int) -> None:
+        """From all memory tiers."""
         gone = self._behind.store.drop(namespace, step=step, index=index, why="deleted at the door")
+        is_everywhere = delete_elsewhere(self._behind, exchange, caller, namespace)
         if not gone:
             raise Refusal(
                 HTTPStatus.NOT_FOUND, f"node {self._behind.node} does not hold shard {index} of step {step} of {namespace}"
             )
-        exchange.answer_json(HTTPStatus.OK, {"deleted": len(gone)})
+        exchange.answer_json(HTTPStatus.OK, {"deleted": len(gone), "everywhere": is_everywhere})
 
 
 def _span(exchange: Exchange, outline: Outline) -> tuple[int, int]:

@@ -11,7 +11,22 @@ from agent.memory_tier.budget import MIB
 from agent.memory_tier.metrics import Sample
 from everstep.shards import ShardKind, shard_meta
 from everstep.tiers import TierPlan
-from tests.agent.memory_tier.doors import JOB, PEER, PORT, SECRET, TOKEN, ZIP, Node, digest, meta, nodes, planned, shard, until
+from tests.agent.memory_tier.doors import (
+    JOB,
+    PEER,
+    PORT,
+    SECRET,
+    TOKEN,
+    ZIP,
+    Node,
+    digest,
+    meta,
+    nodes,
+    own_address,
+    planned,
+    shard,
+    until,
+)
 
 
 @pytest.fixture
@@ -322,7 +337,7 @@ def test_a_replica_is_taken_from_peers_alone(two_jobs: Node) -> None:
 
 def test_an_open_namespace_is_for_the_node_itself(node: Node) -> None:
     node.post("ns", 0, 10, b"abc")
-    own = _own_address()
+    own = own_address()
     if own is None:
         pytest.skip("this machine has no address but loopback")
     with socket.create_connection((node.address, PORT), timeout=20, source_address=(own, 0)) as line:
@@ -352,14 +367,3 @@ def test_metrics_and_health_need_no_token(shm: Path) -> None:
             assert line in lines
         assert TOKEN not in told.decode()
         assert SECRET not in told.decode()
-
-
-def _own_address() -> str | None:
-    """An address of this machine that is not loopback; no packet is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))
-        except OSError:
-            return None
-        found = probe.getsockname()[0]
-    return None if found.startswith("127.") else found

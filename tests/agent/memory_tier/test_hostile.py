@@ -13,6 +13,7 @@ import pytest
 
 from agent.memory_tier.http import Refusal
 from agent.memory_tier.http_server import Exchange, Limits, Server
+from tests.agent.memory_tier.doors import own_address
 
 ADDRESS = "127.0.67.1"
 QUICK = Limits(idle_s=1.0, head_s=0.5, stall_s=0.5, linger_s=0.3, most_connections=45, most_refused=4)
@@ -182,16 +183,26 @@ def test_a_trickle_is_a_stall_too(server: Server, shelf: Shelf) -> None:
     assert shelf.torn == 1
 
 
-def test_readers_that_never_read_keep_nobody_else_waiting_and_go(server: Server, shelf: Shelf) -> None:
-    shelf.kept = b"y" * (32 << 20)
-    lines = [connected(server) for _ in range(40)]
-    for line in lines:
-        line.sendall(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n")
-    until(lambda: server.connections == 40)
-    assert len(told(server, b"GET /a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")) > len(shelf.kept)
-    until(lambda: server.connections == 0)
-    for line in lines:
-        line.close()
+def test_readers_that_never_read_keep_nobody_else_waiting_and_go(shelf: Shelf) -> None:
+    shelf.kept = b"y" * (16 << 20)
+    limits = Limits(stall_s=3.0)
+    server = Server(ADDRESS, 0, serve=shelf.serve, seen=shelf.seen, clock=time.monotonic, limits=limits)
+    server.start()
+    lines = []
+    try:
+        for _ in range(40):
+            line = socket.socket()
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            line.connect((ADDRESS, server.port))
+            line.sendall(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n")
+            lines.append(line)
+        until(lambda: server.connections == 40)
+        assert len(told(server, b"GET /a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")) > len(shelf.kept)
+        until(lambda: server.connections == 0)
+    finally:
+        server.stop()
+        for line in lines:
+            line.close()
 
 
 def test_one_connection_too_many_is_told_so_at_once(server: Server) -> None:
@@ -204,6 +215,27 @@ def test_one_connection_too_many_is_told_so_at_once(server: Server) -> None:
         line.close()
     until(lambda: server.connections == 0)
     assert status(told(server, b"GET /a HTTP/1.0\r\n\r\n")) == 200
+
+
+def test_a_stranger_keeps_nobody_but_himself_out(shelf: Shelf) -> None:
+    own = own_address()
+    if own is None:
+        pytest.skip("this machine has no address but loopback")
+    limits = Limits(most_of_a_stranger=3, linger_s=0.3)
+    server = Server(ADDRESS, 0, serve=shelf.serve, seen=shelf.seen, clock=time.monotonic, limits=limits)
+    server.start()
+    try:
+        lines = [socket.create_connection((ADDRESS, server.port), 20, (own, 0)) for _ in range(4)]
+        until(lambda: server.connections == 4)
+        lines[-1].sendall(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert status(lines[-1].recv(1000)) == 503
+        lines[0].sendall(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert status(lines[0].recv(1000)) == 200
+        assert status(told(server, b"GET /a HTTP/1.0\r\n\r\n")) == 200
+        for line in lines:
+            line.close()
+    finally:
+        server.stop()
 
 
 def test_a_failure_costs_its_own_request_alone(server: Server) -> None:

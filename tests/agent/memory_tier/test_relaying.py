@@ -80,6 +80,19 @@ def test_one_node_is_killed_and_everything_is_had_through_the_other(shm: Path) -
             assert two.ask("GET", shard("ns", index, 10))[1] == body
 
 
+def test_what_is_deleted_is_deleted_on_all_nodes_and_does_not_come_back(shm: Path) -> None:
+    with nodes(shm, "n1", "n2", "n3") as (one, two, three):
+        one.save("ns", 2, 10)
+        replicate(one, two, three)
+        assert json.loads(one.ask("DELETE", shard("ns", 0, 10))[1]) == {"deleted": 1, "everywhere": True}
+        for node in (one, two, three):
+            assert node.ask("GET", shard("ns", 0, 10))[0].status == 404
+            assert node.ask("GET", shard("ns", 1, 10))[0].status == 200
+        three.kill()
+        assert json.loads(one.ask("DELETE", "/v1/cp/namespaces/ns")[1]) == {"deleted": 2, "everywhere": False}
+        assert two.store.seals() == ()
+
+
 def test_a_holder_that_dies_in_the_middle_is_replaced_by_the_next(shm: Path) -> None:
     with nodes(shm, "n1", "n2", "n3") as (one, two, three):
         body = os.urandom(8 * CHUNK_BYTES)
