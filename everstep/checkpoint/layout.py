@@ -74,6 +74,10 @@ class Layout:
 
     def gaps(self) -> tuple[tuple[int, int], ...]:
         """The bytes that are no item's, as (start, end): a segment is used again, and what its last user left there must not be taken over."""
+        return self._gaps
+
+    @cached_property
+    def _gaps(self) -> tuple[tuple[int, int], ...]:
         found: list[tuple[int, int]] = []
         at = 0
         for item in sorted(self.items, key=lambda one: one.start):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,8 +18,7 @@ from everstep.checkpoint.torch_parts import over, size_of
 from everstep.shards import Seal, ShardKind
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """A chunk of a tensor on any device, or bytes (then ``offsets`` is None). ``name`` and ``offsets`` are its key in the shard."""
 
     name: str

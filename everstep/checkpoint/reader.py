@@ -22,7 +22,7 @@ from everstep.checkpoint.fetching import Bytes, Region
 from everstep.checkpoint.planning import metadata_of
 from everstep.checkpoint.reading import StepReader, log
 from everstep.checkpoint.tiers import Tiers, of_environment
-from everstep.checkpoint.torch_parts import adopt, dtype_of
+from everstep.checkpoint.torch_parts import adopt, device_of, dtype_of
 from everstep.errors import CheckpointMismatch, CheckpointMissing, CheckpointUnreadable
 from everstep.shards import StepFound
 
@@ -178,7 +178,7 @@ class TieredReader(StorageReader):
         """Whether every rank has succeeded; False: the candidate is to be passed over. Collective 2. Raises what an older step would not mend."""
         worst = 0 if error is None else 1 if isinstance(error, CheckpointUnreadable) else 2
         if self._agrees and _is_many():
-            told = torch.tensor([worst], device=_device(self._group))
+            told = torch.tensor([worst], device=device_of(self._group))
             dist.all_reduce(told, dist.ReduceOp.MAX, group=self._group)
             worst = int(told.item())
         if error is not None and (self._asked is not None or not isinstance(error, CheckpointUnreadable)):
@@ -257,12 +257,6 @@ def _told(seen: Any) -> list[dict[str, Any]] | str:
 
 def _is_many() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-
-
-def _device(group: dist.ProcessGroup | None) -> torch.device:
-    """Where the group's collectives take tensors from: a group of NCCL alone knows no others than the GPU's."""
-    kinds = (group or dist.distributed_c10d._get_default_group())._device_types  # noqa: SLF001  (DCP asks the same way)
-    return torch.device("cpu") if torch.device("cpu") in kinds else torch.device("cuda", torch.cuda.current_device())
 
 
 def _nothing(namespace: str, step: int | None) -> str:

@@ -17,6 +17,7 @@ from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torch.distributed.tensor import DTensor, Shard
 
 from everstep.checkpoint.layout import Layout
+from everstep.checkpoint.leaves import has_tensors
 from everstep.checkpoint.placing import Part, Whose, copy_all, layout_of, open_shard, views_over
 from everstep.checkpoint.tiers import OpenShard, Tiers
 from everstep.checkpoint.torch_parts import local_of, over
@@ -157,10 +158,6 @@ def _rebuilt(value: Any, path: tuple[str, ...], of_tensor: Callable[[str, Tensor
         return of_tensor(".".join(path), value)
     if isinstance(value, Mapping):
         return {key: _rebuilt(inner, (*path, str(key)), of_tensor, of_other) for key, inner in value.items()}
-    if isinstance(value, list) and _has_tensors(value):
+    if isinstance(value, list) and has_tensors(value):
         return [_rebuilt(inner, (*path, str(number)), of_tensor, of_other) for number, inner in enumerate(value)]
     return of_other(value)
-
-
-def _has_tensors(values: list[Any]) -> bool:
-    return any(isinstance(one, Tensor | Mapping) or (isinstance(one, list) and _has_tensors(one)) for one in values)

@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
@@ -81,3 +82,9 @@ def adopt(target: Any, view: Tensor) -> bool:
         return False
     mine.data = view
     return True
+
+
+def device_of(group: dist.ProcessGroup | None) -> torch.device:
+    """Where the group's collectives take tensors from: a group of NCCL alone knows no others than the GPU's."""
+    kinds = (group or dist.distributed_c10d._get_default_group())._device_types  # noqa: SLF001  (DCP asks the same way)
+    return torch.device("cpu") if torch.device("cpu") in kinds else torch.device("cuda", torch.cuda.current_device())
