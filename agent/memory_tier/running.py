@@ -60,7 +60,7 @@ class Running:
         self._locating = self._make_locating()
         node, now, rng = settings.node, outside.now, outside.rng
         self._replication = Replication(self.store, self._peers, node=node, now=now, rng=rng)
-        self.draining = Draining(self.store, self._objects, self._peers, node=node, now=now, rng=rng, report=outside.durable)
+        self.draining = Draining(self.store, self._objects, self._peers, node=node, now=now, rng=rng, report=self._is_durable)
         self._keeper = self._make_keeper()
         self._steps = Steps(
             store=self.store,
@@ -106,6 +106,10 @@ class Running:
         self._locating.close()
         self._scrub.stop()
         self._peers.close()
+
+    def _is_durable(self, report: DurableReport) -> None:
+        self._locating.forget(report.namespace)
+        self._outside.durable(report)
 
     def _make_locating(self) -> Locating:
         settings = self._settings
