@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy.orm import Session
 
+from everstep.tiers import CopyStatus
 from models.access.changes import request_key
 from models.access.table import Credential
+from models.checkpoint import changes as checkpoint_changes
+from models.checkpoint import reports as checkpoint_reports
 from models.cluster import changes as cluster_changes
 from models.cluster import queries as clusters
 from models.cluster.changes import ClusterSpec, GroupSpec, request_cluster
@@ -73,6 +77,28 @@ def settle_job(session: Session, of: Job, state: JobState) -> None:
 def access_key(session: Session, key_id: str, secret: str = "secret", *, master_key: bytes = MASTER_KEY) -> Credential:
     request_key(session, key_id, secret, account_id="123456789012", master_key=master_key, now=NOW)
     return session.get_one(Credential, key_id)
+
+
+def namespace(session: Session, of: Job, name: str | None = None) -> str:
+    """The namespace in which the job saves, its own id unless told otherwise."""
+    return checkpoint_changes.request_namespace(session, of, name or of.id, now=NOW).name
+
+
+def held(
+    session: Session, on: Node, namespace_: str, step: int, indices: Sequence[int], *, world_size: int = 1, **changes: Any
+) -> None:
+    """The node tells that it holds these shards of a step; ``changes`` are of the report."""
+    status = changes.pop("status", CopyStatus.SEALED)
+    copies = [checkpoint_reports.Copy(index, status, 1 << 20, f"{index:032x}") for index in indices]
+    at = changes.pop("at", NOW + timedelta(seconds=step))
+    told = {"save": f"save-{step}", "world_size": world_size, "copies": copies, "written_at": at, "at": at} | changes
+    checkpoint_reports.report_copies(session, on, checkpoint_reports.Held(namespace_, step, **told), now=NOW)
+
+
+def durable(session: Session, of: Cluster, namespace_: str, step: int, **changes: Any) -> None:
+    """Some node tells that it has committed a step to the object store."""
+    told = {"save": f"save-{step}", "world_size": 1, "nbytes": 2 << 20, "is_withdrawn": False, "at": NOW + timedelta(seconds=step)}
+    checkpoint_reports.report_durable(session, of.id, checkpoint_reports.Durable(namespace_, step, **(told | changes)), now=NOW)
 
 
 def settle_cluster(session: Session, of: Cluster, state: ClusterState) -> None:

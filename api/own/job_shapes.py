@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from api.operations.jobs import KEY, JobView
+from api.own.checkpoints import SavingShape
 from api.own.wire import Real, Wire, word
 from models.events import Event
 from models.job.states import ALIVE
@@ -107,6 +108,7 @@ class JobShape(JobSummary):
 
     spec: dict[str, Any]
     steps_lost: int
+    checkpoint: SavingShape
     processes: tuple[ProcessShape, ...]
     generations: tuple[GenerationShape, ...]
 
@@ -166,11 +168,12 @@ def summary(view: JobView, *, now: datetime) -> JobSummary:
     return JobSummary(**_common(view, now))
 
 
-def full(view: JobView, generations: Sequence[Generation], *, now: datetime) -> JobShape:
+def full(view: JobView, generations: Sequence[Generation], saving: SavingShape, *, now: datetime) -> JobShape:
     return JobShape(
         **_common(view, now),
         spec={name: value for name, value in view.job.spec.items() if name != KEY},
         steps_lost=sum(generation.steps_lost for generation in generations),
+        checkpoint=saving,
         processes=tuple(_process(process, view) for process in view.processes),
         generations=tuple(_generation(generation, view) for generation in generations),
     )

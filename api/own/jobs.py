@@ -6,9 +6,10 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
+from api.operations import checkpoints as operations
 from api.operations import jobs
 from api.operations.work import Work
-from api.own import job_file, job_shapes
+from api.own import checkpoints, job_file, job_shapes
 from api.own.job_file import Submission
 from api.own.job_shapes import EventList, JobList, JobShape, JobStatus, JobSummary, LogList, StepList, Submitted
 from api.own.kinds import Own, OwnTable
@@ -79,8 +80,10 @@ def listing(work: Work, asked: JobsWanted) -> JobList:
 
 
 def show(work: Work, asked: OneJob) -> JobShape:
-    """A job, with its processes, and its generations with their timelines."""
-    return job_shapes.full(jobs.show(work.session, asked.job_id), jobs.generations(work.session, asked.job_id), now=work.now)
+    """A job, with its processes, its generations with their timelines, and how it stands with its checkpoints."""
+    view = jobs.show(work.session, asked.job_id)
+    saved = checkpoints.saving(operations.saving(work.session, view.job), now=work.now)
+    return job_shapes.full(view, jobs.generations(work.session, asked.job_id), saved, now=work.now)
 
 
 def steps(work: Work, asked: StepsWanted) -> StepList:

@@ -90,9 +90,10 @@ def request_dropped(session: Session, job: Job, step: CheckpointStep, *, by: str
         return
     if step.is_pinned:
         raise Kept(name=step.id, why="it is pinned. Unpin it first.")
-    last = queries.newest(session, step.namespace)
-    if step.step == last.step and job.state not in ENDED:
-        why = f"it is the newest that job {job.name} could go on from. Stop the job first, or wait for a newer one."
+    row = queries.namespace(session, step.namespace, lock=True)  # nobody takes it over meanwhile
+    holder = job if row is None or row.job_id == job.id else session.get_one(Job, row.job_id, populate_existing=True)
+    if holder.state not in ENDED and step.step == queries.newest(session, step.namespace).step:
+        why = f"it is the newest that job {holder.name} could go on from. Stop the job first, or wait for a newer one."
         raise Kept(name=step.id, why=why)
     settle_dropping(session, step, why=f"{by} asked for it.", now=now)
     record(

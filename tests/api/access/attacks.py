@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tests.api.access.world import ALLOTTED, SCHEDULING
+from tests.api.access.world import ALLOTTED, SAVED, SCHEDULING
 from tests.api.serving import group
 
 Attack = dict[str, Any]
@@ -54,6 +54,7 @@ _SETTING: Final = {"InstanceGroups": [group(_WORKERS, 1)]}
 _RESOURCES: Final = ["$cluster_arn", "$scheduler_arn", "$quota_arn"]
 _TAG: Final = {"Tags": [{"Key": "taken", "Value": "over"}]}
 _JOBS: Final[list[Attack]] = [{"JobId": "$job"}, {"JobId": "$private"}]
+_SAVED: Final[list[Attack]] = [{**job, "Step": SAVED} for job in _JOBS]
 _CHECK: Final = {"InstanceGroupName": _WORKERS, "DeepHealthChecks": ["InstanceStress"]}
 _FILE: Final = {"Name": "mine", "Command": ["python"], "WorkingDir": "/code", "Replicas": 1}
 
@@ -129,6 +130,9 @@ SAGEMAKER: Final[dict[str, list[Attack]]] = {
 OWN: Final[dict[str, list[Attack]]] = {
     "CreateKey": [{"Name": "mine", "Team": "blue"}],
     "ClearFault": [{"FaultId": "$fault"}],
+    "DeleteJobCheckpoint": _SAVED,
+    "DescribeJobCheckpoint": _SAVED,
+    "ExportJobCheckpoint": [{**saved, "Format": "dcp", **to} for saved in _SAVED for to in ({}, {"Target": "s3://of-red/exports"})],
     "DescribeJob": _JOBS,
     "GetJobLogs": _JOBS,
     "InjectFault": [
@@ -138,13 +142,19 @@ OWN: Final[dict[str, list[Attack]]] = {
     "GetGoodput": [*_JOBS, {"Cluster": "$cluster"}],
     "ListEvents": [{"Cluster": "$cluster"}, *_JOBS],
     "ListFaults": _JOBS,
+    "ListJobCheckpoints": _JOBS,
     "ListJobEvents": _JOBS,
     "ListJobSteps": _JOBS,
     "ListJobs": [{"Cluster": "$cluster"}, {"Cluster": "$cluster_arn"}],
+    "PinJobCheckpoint": [{**saved, "Pinned": True} for saved in _SAVED],
     "RevokeKey": [{"KeyId": "$key"}, {"KeyId": "$token"}],
     "RotateKey": [{"KeyId": "$key"}, {"KeyId": "$token"}],
     "StopJob": _JOBS,
-    "SubmitJob": [{**_FILE, "Cluster": "$cluster"}, {**_FILE, "Cluster": "$shared", "Team": "blue"}],
+    "SubmitJob": [
+        {**_FILE, "Cluster": "$cluster"},
+        {**_FILE, "Cluster": "$shared", "Team": "blue"},
+        {**_FILE, "Cluster": "$shared", "Checkpoint": {"Namespace": "$job"}},
+    ],
     # What is the installation's is nobody's of a team, not even an admin's of one.
     "DeprecateImageRelease": [{"Version": "0.1.0"}],
     "RegisterImageRelease": [{"Version": "9.9.9"}],

@@ -161,7 +161,7 @@ def ask(red: Holder, method: str, path: str, asked: dict[str, Any]) -> Any:
         return None
     url = path
     for name, value in given.items():
-        url = url.replace(f"{{{name}}}", quote(value, safe=""))
+        url = url.replace(f"{{{name}}}", quote(str(value), safe=""))
     rest = {member: value for member, value in asked.items() if member.lower() not in names}
     if method in {"GET", "DELETE"}:
         return red.rest.request(method, url, params={snake(member): value for member, value in rest.items()})

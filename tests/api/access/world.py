@@ -32,6 +32,8 @@ SCHEDULING = {"PriorityClasses": [{"Name": "high", "Weight": 80}], "FairShare": 
 ALLOTTED = {"ComputeQuotaResources": [{"InstanceType": "ml.c5.xlarge", "Count": 1}]}
 VOLUME = "vol-00000000000000b1e"
 EKS = "arn:aws:eks:us-east-1:123456789012:cluster/{}"
+SAVED = 10
+"""The step of which each job of the shared cluster has a checkpoint."""
 VPC = {"SecurityGroupIds": ["sg-0123456789abcdef0"], "Subnets": ["subnet-0123456789abcdef0"]}
 NEVER_ASKED = frozenset({"alembic_version", "credential", "pulse", "replay"})
 """Tables in which a refused call may leave its trace: the use of a key, an answer to be given again."""
@@ -89,6 +91,7 @@ def _job(session: Session, own: Cluster, shared: Cluster, team: str, place: int)
     reports.report_process(session, process.id, ProcessState.READY, pid=4242, now=rows.NOW)
     job_changes.settle_generation(session, job, [process], cause="start", evidence_at=None, now=rows.NOW)
     logs.report_log(session, process.id, f"what {team} computes", skipped=0, now=rows.NOW)
+    rows.held(session, node, rows.namespace(session, job), SAVED, [0, 1])
     return job
 
 

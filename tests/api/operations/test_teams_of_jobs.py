@@ -92,7 +92,7 @@ def test_a_job_tells_of_its_processes_on_nodes_that_work_for_another_team_by_now
     session.flush()
     scope.bind(session, "red")
     view = jobs.show(session, ours.id)
-    assert job_shapes.full(view, jobs.generations(session, ours.id), now=rows.NOW).nodes == (node.instance_id,)
+    assert job_shapes.summary(view, now=rows.NOW).nodes == (node.instance_id,)
     seen, logs = jobs.output(session, ours.id)
     assert [job_shapes.log(process, kept, seen, lines=1).instance_id for process, kept in logs] == [node.instance_id]
     assert [row.job.id for row in jobs.listing(session, jobs.JobFilter(), Cut(10)).rows] == [ours.id]
