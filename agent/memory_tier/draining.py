@@ -18,11 +18,11 @@ from everstep.tiers import CopyStatus, DurableReport, NamespacePlan, TierPlan
 from . import backlog
 from .backlog import Backlog, Discarded, Pending, Save
 from .commit import Durable
+from .heirs import Heirs
 from .held import Change, Gone
 from .objects import Objects, StoreAway
 from .outage import Outage
-from .peers import PeerAway, Peers
-from .placing import heir
+from .peers import Peers
 from .store import Store
 
 log = logging.getLogger(__name__)
@@ -31,8 +31,11 @@ IDLE_S = 15.0
 """How long nothing is looked at when nothing is to be done."""
 HOPELESS_S = 600.0
 """A step that has not moved for so long, while a newer one is durable, has lost a shard somewhere."""
+ORDER_S = 30.0
+"""How long a step that other ranks have not put yet keeps those after it from being committed before it."""
 _FIRST_LOOK_S = 0.1
 _MOST_LOOK_S = 5.0
+_MOST_LOOK_IN_ORDER_S = 1.0
 _ASKED_FROM_LOOK = 5
 """From this look on, some seconds after the first, others are asked for a metadata shard that should have been written here."""
 _GRACE_S = 5.0
@@ -55,7 +58,8 @@ class Draining:
         report: Callable[[DurableReport], None],
         pace_bytes_per_s: float | None = None,
     ) -> None:
-        self._store, self._objects, self._peers = store, objects, peers
+        self._store, self._objects = store, objects
+        self._heirs = Heirs(peers, node=node)
         self._node, self._now, self._report = node, now, report
         self._stopped = threading.Event()
         self._durable = Durable(objects, pieces=None if pace_bytes_per_s is None else self._paced(pace_bytes_per_s))
@@ -164,6 +168,8 @@ class Draining:
             log.warning("the object store answers again")
             with self._news:
                 self._outage.succeeded()
+                for pending in self._pending.values():
+                    pending.moved(now)
         return delay_s
 
     def _act(self, waiting: dict[Save, tuple[Seal, ...]], now: float) -> float:
@@ -174,18 +180,21 @@ class Draining:
             self._learn(namespace)
             return 0.0
         due = [now + IDLE_S]
+        held_up: set[str] = set()
         for save, seals in waiting.items():
             pending = self._of(save)
             seal = next(self._mine(save, seals), None)
+            if self._is_over(save) or (seal is not None and backlog.is_in_rank_0(seal) and save.namespace in held_up):
+                continue
             if seal is not None and (pending.is_free or not backlog.is_in_rank_0(seal)):
                 self._put(save, pending, seal)
                 return 0.0
-            if self._is_over(save):
-                continue
             if pending.next_at <= now:
                 self._look(save, pending, seals, seal)
                 return 0.0
             due.append(pending.next_at)
+            if seal is not None and now < pending.moved_at + ORDER_S:
+                held_up.add(save.namespace)
         if self._outage.since is not None:
             self._objects.list("probe/")  # nothing waits any more that would find out whether the store is back
             return 0.0
@@ -229,7 +238,9 @@ class Draining:
         if pending.is_free or len(pending.others) > before:
             pending.moved(self._now())
         self._give_up_if_hopeless(save, pending)
-        pending.look_again(self._now(), first_s=_FIRST_LOOK_S, most_s=_MOST_LOOK_S)
+        is_waited_for = left is not None and self._now() < pending.moved_at + ORDER_S
+        most_s = _MOST_LOOK_IN_ORDER_S if is_waited_for else _MOST_LOOK_S
+        pending.look_again(self._now(), first_s=_FIRST_LOOK_S, most_s=most_s)
 
     def _commit(self, save: Save, pending: Pending, head: Seal | None) -> Manifest | None:
         if head is None or head.save != save.save:
@@ -238,37 +249,14 @@ class Draining:
 
     def _head(self, save: Save, seals: Iterable[Seal], *, is_asked_for: bool) -> Seal | None:
         """The seal of a save's metadata: held here, where rank 0 is; else somewhere."""
-        elsewhere = self._elsewhere(save) if is_asked_for else iter(())
+        elsewhere = self._heirs.elsewhere(save) if is_asked_for else iter(())
         return next((seal for seal in (*seals, *elsewhere) if seal.kind is ShardKind.METADATA), None)
 
-    def _elsewhere(self, save: Save) -> Iterator[Seal]:
-        for _, seals in self._inventories(save.namespace):
-            yield from (seal for seal in seals if Save(seal.namespace, seal.step, seal.save) == save)
-
-    def _inventories(self, namespace: str) -> Iterator[tuple[str, tuple[Seal, ...]]]:
-        for peer in self._peers.all():
-            try:
-                yield peer.node, self._peers.inventory(peer, namespace)
-            except PeerAway as away:
-                log.info("%s", away)
-
     def _inherit(self, pending: Pending, seals: Iterable[Seal]) -> None:
-        """Takes on what its writer cannot put any more: the writer does not hold it, or is gone, and this node is the first of the holders."""
+        """Takes on what its writer cannot put any more."""
         orphans = [seal for seal in seals if seal.origin != self._node and seal.stamp not in pending.inherited]
-        if not orphans or self._now() < pending.since + _GRACE_S:
-            return
-        holders: dict[tuple[int, str], set[str]] = {}
-        for node, found in self._inventories(orphans[0].namespace):
-            for seal in found:
-                if seal.step == orphans[0].step:
-                    holders.setdefault((seal.index, seal.digest), set()).add(node)
-        for seal in orphans:
-            able = {self._node, *holders.get((seal.index, seal.digest), ())}
-            if heir(seal.origin, able, able) == self._node:
-                log.info(
-                    "node %s can no longer make shard %d of step %d durable; this one does", seal.origin, seal.index, seal.step
-                )
-                pending.inherited.add(seal.stamp)
+        if orphans and self._now() >= pending.since + _GRACE_S:
+            pending.inherited |= self._heirs.ours(orphans)
 
     def _supersede(self, namespace: str, discarded: Discarded) -> tuple[int, ...]:
         gone = []

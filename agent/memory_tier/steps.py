@@ -60,13 +60,13 @@ class Steps:
     def discard(self, namespace: str, after: int) -> tuple[int, ...]:
         """Training goes on from ``after``. Durable steps above it are superseded when the object store answers, if it does not now."""
         gone = {seal.step for seal in self._store.seals(namespace) if seal.step > after}
-        for step in gone:
-            self._store.drop(namespace, step=step, why=f"training went back to step {after}")
-        self._locating.forget(namespace)
-        try:
+        try:  # first, so that what then goes from memory is not taken for something that was still to be drained
             gone.update(self._draining.supersede(namespace, after))
         except StoreAway as away:
             log.warning("durable steps of namespace %s after %d are superseded later: %s", namespace, after, away)
+        for step in gone:
+            self._store.drop(namespace, step=step, why=f"training went back to step {after}")
+        self._locating.forget(namespace)
         return tuple(sorted(gone))
 
     def wait(self, namespace: str, step: int, *, replicas: int, durable: bool, seconds: float) -> tuple[int, bool]:
