@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, wait
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 Found = TypeVar("Found")
@@ -35,8 +36,7 @@ class Asking:
                 return known
             asked: Future[Found] = Future()
             if self._is_closed:
-                asked.cancel()
-                return asked
+                return _cancelled(asked)
             self._under_way[key] = asked
             self._work.put((asked, question))
             if self._threads < min(len(self._under_way), self._most_threads):
@@ -55,17 +55,17 @@ class Asking:
         """Nothing more is asked; who waits for an answer that has not begun is told that there is none."""
         with self._lock:
             self._is_closed = True
-            left, threads = list(self._under_way.values()), self._threads
-        for asked in left:
-            asked.cancel()
+            threads = self._threads
+        with contextlib.suppress(Empty):
+            while (work := self._work.get_nowait()) is not None:
+                _cancelled(work[0])
         for _ in range(threads):
             self._work.put(None)
 
     def _answer(self) -> None:
         while (work := self._work.get()) is not None:
             asked, question = work
-            if not asked.set_running_or_notify_cancel():
-                continue
+            asked.set_running_or_notify_cancel()
             try:
                 found = question()
             except BaseException as error:  # noqa: BLE001  (whatever it is, it is the answer)
@@ -76,3 +76,10 @@ class Asking:
     def _end(self, key: Hashable) -> None:
         with self._lock:
             self._under_way.pop(key, None)
+
+
+def _cancelled(asked: Future[Found]) -> Future[Found]:
+    """Of a question that nobody has begun; who waits for it is woken, which ``cancel`` alone does not do."""
+    asked.cancel()
+    asked.set_running_or_notify_cancel()
+    return asked
