@@ -76,6 +76,8 @@ class Door:
                 routes_tier.step(self._behind, exchange, name, step)
             case ["complete"]:
                 routes_tier.complete(self._behind, exchange)
+            case ["discard"]:
+                routes_tier.discard(self._behind, exchange)
             case _:
                 raise _unknown(exchange)
 

@@ -42,6 +42,8 @@ class _Heard:
 class Inventories:
     """Thread-safe. ``is_open`` tells namespaces that clients without a token own; ``clock`` is monotonic.
 
+    What ``is_discarded`` was given up by training that went back: whoever still holds it was away then.
+
     In a job's namespace seals without the name of a save do not count: only who has no token writes such.
     """
 
@@ -52,6 +54,7 @@ class Inventories:
         peers: Peers,
         asking: Asking,
         is_open: Callable[[str], bool],
+        is_discarded: Callable[[Seal], bool],
         clock: Callable[[], float],
         patience: Patience,
     ) -> None:
@@ -59,6 +62,7 @@ class Inventories:
         self._peers = peers
         self._asking = asking
         self._is_open = is_open
+        self._is_discarded = is_discarded
         self._clock = clock
         self._patience = patience
         self._lock = threading.Lock()
@@ -70,6 +74,7 @@ class Inventories:
         others = self._of_others(namespace, fresh_s)
         held: list[Held] = [(None, seal) for seal in self._store.seals(namespace)]
         held += [(peer, seal) for peer, seals in others.items() for seal in seals]
+        held = [(holder, seal) for holder, seal in held if not self._is_discarded(seal)]
         return held if self._is_open(namespace) else [(holder, seal) for holder, seal in held if seal.save]
 
     def forget(self, namespace: str | None = None) -> None:

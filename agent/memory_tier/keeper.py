@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
+from agent.memory_tier.discards import Discards
 from agent.memory_tier.namespaces import STEPS_RETAINED, Namespaces
 from agent.memory_tier.store import Store
 from everstep.tiers import NamespacePlan, TierPlan
@@ -52,6 +53,7 @@ class Keeper:
         undrained: Undrained,
         namespaces: Namespaces,
         is_open: Callable[[str], bool],
+        discards: Discards,
         clock: Callable[[], float],
     ) -> None:
         self._store = store
@@ -59,6 +61,7 @@ class Keeper:
         self._undrained = undrained
         self._namespaces = namespaces
         self._is_open = is_open
+        self._discards = discards
         self._clock = clock
         self._plan: TierPlan | None = None
         self._seen: dict[tuple[str, int, str], float] = {}
@@ -91,13 +94,21 @@ class Keeper:
             if plan is not None and namespace in plan.ended:
                 if not self._undrained.has_left(namespace):
                     self._store.drop(namespace, why="its job has ended")
+                    self._discards.forget(namespace)
                 continue
             self._keep(namespace, planned.get(namespace), nodes=1 + len(plan.peers) if plan else 1)
         self._store.tidy()
 
+    def _drop_discarded(self, namespace: str) -> None:
+        """Replicas of the steps before training went back may still have been under way then."""
+        for seal in self._store.seals(namespace):
+            if self._discards.covers(seal):
+                self._store.drop(namespace, step=seal.step, index=seal.index, save=seal.save, why="training went back before it")
+
     def _keep(self, namespace: str, planned: NamespacePlan | None, *, nodes: int) -> None:
         for step in planned.dropped if planned else ():
             self._store.drop(namespace, step=step, why="it is deleted")
+        self._drop_discarded(namespace)
         complete = self._complete.complete(namespace)
         made = self._namespaces.get(namespace)
         keep = planned.keep_in_memory if planned else made.steps_retained if made else STEPS_RETAINED

@@ -51,6 +51,7 @@ class Locating:
         objects: Objects,
         is_open: Callable[[str], bool],
         clock: Callable[[], float],
+        is_discarded: Callable[[Seal], bool] = lambda _: False,
         patience: Patience | None = None,
         pauses: Pauses | None = None,
     ) -> None:
@@ -63,7 +64,13 @@ class Locating:
         self._patience = patient = patience or Patience()
         self._asking = Asking()
         self._inventories = Inventories(
-            store=store, peers=peers, asking=self._asking, is_open=is_open, clock=clock, patience=self._patience
+            store=store,
+            peers=peers,
+            asking=self._asking,
+            is_open=is_open,
+            is_discarded=is_discarded,
+            clock=clock,
+            patience=self._patience,
         )
         self._manifests = Manifests(
             objects, self._asking, clock=clock, cached_s=patient.cached_s, answer_s=patient.answer_s, away_s=patient.away_s
@@ -146,6 +153,17 @@ class Locating:
         """What is known of it elsewhere may be wrong by now."""
         self._inventories.forget(namespace)
         self._manifests.forget(namespace)
+
+    def discard_elsewhere(self, namespace: str, after: int, at: float) -> None:
+        """Tells all peers that training went back. Who is away is not waited for: its old copies do not count when it is back."""
+        told = [
+            self._asking.begin(
+                (peer.node, "discard", namespace, after, at), partial(self._peers.discard, peer, namespace, after, at)
+            )
+            for peer in self._peers.all()
+        ]
+        wait(told, timeout=self._patience.answer_s)
+        self.forget(namespace)
 
     def delete_elsewhere(self, namespace: str, path: str) -> bool:
         """Has all peers let go of what has this path at their doors; False if one of them could not be told in time."""

@@ -123,6 +123,10 @@ class Peers:
         """Tells that a step is complete. Raises PeerAway."""
         self._json(peer, "POST", "/v1/tier/complete", json.dumps({"namespace": namespace, "step": step, "save": save}).encode())
 
+    def discard(self, peer: TierPeer, namespace: str, after: int, at: float) -> None:
+        """Tells that training went back: steps after ``after`` that were written until ``at`` are given up. Raises PeerAway."""
+        self._json(peer, "POST", "/v1/tier/discard", json.dumps({"namespace": namespace, "after": after, "at": at}).encode())
+
     def delete(self, peer: TierPeer, path: str) -> None:
         """Has it let go of a namespace or a shard, by its path at the door. Raises PeerAway; not when it holds nothing of it."""
         try:

@@ -27,6 +27,7 @@ _MOST_INDEX = 1 << 20
 class Behind:
     """``now`` is in Unix seconds. ``gauges`` are what others know of this tier, for the metrics.
 
+    ``discarded`` is told when another node's tier says that training of a namespace went back to a step, and when.
     ``settle`` waits, not for ever, until what an earlier process has left has been hashed: before that it does not count.
     """
 
@@ -41,6 +42,7 @@ class Behind:
     now: Callable[[], float]
     gauges: Callable[[], Iterable[Sample]] = tuple
     settle: Callable[[], object] = tuple
+    discarded: Callable[[str, int, float], object] = lambda _namespace, _after, _at: None
 
 
 def admit(behind: Behind, exchange: Exchange, namespace: str) -> Caller:

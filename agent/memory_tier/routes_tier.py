@@ -62,6 +62,21 @@ def complete(behind: Behind, exchange: Exchange) -> None:
     exchange.answer_json(HTTPStatus.OK, {})
 
 
+def discard(behind: Behind, exchange: Exchange) -> None:
+    """A peer says that training went back."""
+    exchange.route = "discard"
+    only(exchange.request, "POST")
+    admit_peer(behind, exchange)
+    try:
+        told = json.loads(exchange.receive(_LONGEST_ANNOUNCEMENT))
+        name, after, at = str(told["namespace"]), int(told["after"]), float(told["at"])
+    except (ValueError, KeyError, TypeError) as error:
+        why = 'what is given up is told as {"namespace": …, "after": step, "at": seconds}'
+        raise Refusal(HTTPStatus.BAD_REQUEST, why) from error
+    behind.discarded(name, after, at)
+    exchange.answer_json(HTTPStatus.OK, {})
+
+
 def health(behind: Behind, exchange: Exchange) -> None:
     exchange.route = "healthz"
     only(exchange.request, "GET", "HEAD")

@@ -10,6 +10,7 @@ from random import Random
 from agent.memory_tier import budget
 from agent.memory_tier.arriving import Arrivals
 from agent.memory_tier.authority import Authority
+from agent.memory_tier.discards import Discards
 from agent.memory_tier.door import Behind, Door
 from agent.memory_tier.draining import Draining
 from agent.memory_tier.gauges import Gauges
@@ -25,7 +26,7 @@ from agent.memory_tier.relaying import Relay
 from agent.memory_tier.replication import Replication
 from agent.memory_tier.scrub import Scrub
 from agent.memory_tier.settings import Settings
-from agent.memory_tier.steps import Steps
+from agent.memory_tier.steps import SETTLE_S, Steps
 from agent.memory_tier.store import Store
 from everstep.shards import Holder
 from everstep.tiers import DurableReport, TierPlan
@@ -54,6 +55,7 @@ class Running:
         self.store.adopt()
         self._authority = Authority(settings.address)
         self._namespaces = Namespaces(settings.folder / "names")
+        self._discards = Discards(settings.folder / "discards.json")
         self._peers = Peers(port=settings.port)
         self._objects = Objects(settings.object_store_url, settings.environment)
         self._scrub = Scrub(self.store, every_s=settings.scrub_s)
@@ -64,6 +66,7 @@ class Running:
         self._keeper = self._make_keeper()
         self._steps = Steps(
             store=self.store,
+            discards=self._discards,
             scrub=self._scrub,
             locating=self._locating,
             replication=self._replication,
@@ -119,6 +122,7 @@ class Running:
             peers=self._peers,
             objects=self._objects,
             is_open=self._authority.is_open,
+            is_discarded=self._discards.covers,
             clock=time.monotonic,
         )
 
@@ -129,6 +133,7 @@ class Running:
             undrained=self.draining,
             namespaces=self._namespaces,
             is_open=self._authority.is_open,
+            discards=self._discards,
             clock=time.monotonic,
         )
 
@@ -143,6 +148,8 @@ class Running:
             arrivals=Arrivals(self.store, clock=time.monotonic),
             counts=Counts(),
             now=self._outside.now,
+            settle=lambda: self._scrub.wait_settled(SETTLE_S),
+            discarded=self._steps.discarded,
             gauges=Gauges(
                 store=self.store,
                 scrub=self._scrub,

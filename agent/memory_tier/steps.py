@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from agent.memory_tier.discards import Discards
 from agent.memory_tier.draining import Draining
 from agent.memory_tier.locating import Locating
 from agent.memory_tier.objects import StoreAway
@@ -29,6 +30,7 @@ class Steps:
         self,
         *,
         store: Store,
+        discards: Discards,
         scrub: Scrub,
         locating: Locating,
         replication: Replication,
@@ -36,6 +38,7 @@ class Steps:
         now: Callable[[], float],
     ) -> None:
         self._store = store
+        self._discards = discards
         self._scrub = scrub
         self._locating = locating
         self._replication = replication
@@ -64,10 +67,19 @@ class Steps:
             gone.update(self._draining.supersede(namespace, after))
         except StoreAway as away:
             log.warning("durable steps of namespace %s after %d are superseded later: %s", namespace, after, away)
-        for step in gone:
-            self._store.drop(namespace, step=step, why=f"training went back to step {after}")
-        self._locating.forget(namespace)
+        at = self._now()
+        self.discarded(namespace, after, at)
+        self._locating.discard_elsewhere(namespace, after, at)
         return tuple(sorted(gone))
+
+    def discarded(self, namespace: str, after: int, at: float) -> None:
+        """Training went back at this time, as a process here or another node's tier says."""
+        self._discards.mark(namespace, after, at)
+        for seal in self._store.seals(namespace):
+            if self._discards.covers(seal):
+                why = f"training went back to step {after}"
+                self._store.drop(namespace, step=seal.step, index=seal.index, save=seal.save, why=why)
+        self._locating.forget(namespace)
 
     def wait(self, namespace: str, step: int, *, replicas: int, durable: bool, seconds: float) -> tuple[int, bool]:
         """How many copies the shards have that this node wrote of a step, at least, and whether it is durable: when as asked, or after so long."""

@@ -1,4 +1,4 @@
-"""The shards that a node holds in memory. Nothing else creates, renames or unlinks a file below its folder.
+"""The shards that a node holds in memory. Nothing else creates, renames or unlinks a file below these folders.
 
     <folder>/ns/<namespace>/<step>/<index>-<segment>         a segment: a page with its stamp, then the shard's bytes
     <folder>/ns/<namespace>/<step>/<index>-<segment>.json    its seal
@@ -210,13 +210,15 @@ class Store:
 
     # ------------------------------------------------------------ letting go
 
-    def drop(self, namespace: str, *, step: int | None = None, index: int | None = None, why: str) -> tuple[Seal, ...]:
-        """Lets go of a namespace, of a step, or of a shard; returns what went."""
+    def drop(
+        self, namespace: str, *, step: int | None = None, index: int | None = None, save: str | None = None, why: str
+    ) -> tuple[Seal, ...]:
+        """Lets go of a namespace, of a step, or of a shard, of any save or of one; returns what went."""
         with self._lock:
             gone = [
                 held.seal
                 for held in self._held.get(namespace, {}).values()
-                if step in {None, held.seal.step} and index in {None, held.seal.index}
+                if step in {None, held.seal.step} and index in {None, held.seal.index} and save in {None, held.seal.save}
             ]
             if step is None and index is None:
                 self._kept.pop(namespace, None)
