@@ -67,7 +67,8 @@ class TierPlan(Wire):
 
     ``peers`` are the other nodes of the cluster, ``secret`` is what they show each other. ``namespaces`` are those of live jobs which have a process
     here or whose shards this node holds; ``ended`` are namespaces whose jobs have ended: their memory is given back once nothing is left to drain.
-    ``is_store_out`` is an injected outage of the object store: every call to it fails.
+    ``number`` is the same for the same plan, and another for another; no order follows from it. ``is_store_out`` is an injected outage of the
+    object store: every call to it fails.
     """
 
     number: int

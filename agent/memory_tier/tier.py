@@ -63,10 +63,8 @@ class Tier:
         self._looking.start()
 
     def take(self, plan: TierPlan) -> None:
-        """The newest plan replaces the one before. One that was told earlier and comes late is left alone."""
+        """What is told last replaces what was told before. A plan's number tells one from another, and not which is newer: it is a digest."""
         with self._lock:
-            if self._plan is not None and plan.number < self._plan.number:
-                return
             self._apply(plan)
             try:
                 _save(self._kept / "plan.json", plan)

@@ -23,7 +23,7 @@ from tests.live import ROOT
 MIB = 1 << 20
 ADDRESS = f"127.{os.getpid() % 200 + 20}.{os.getpid() // 200 % 250 + 1}"
 _NUMBERS = count(1)
-ON = TierPlan(number=1, allocation_percent=25, secret="s", namespaces=(NamespacePlan("space", "job-1", "token-of-job-1"),))
+ON = TierPlan(number=7, allocation_percent=25, secret="s", namespaces=(NamespacePlan("space", "job-1", "token-of-job-1"),))
 
 
 class Node:
@@ -98,10 +98,12 @@ def on_a_node(folder: Path, memory: Path, scenario: Callable[[Node], Awaitable[N
 
 
 def test_a_plan_starts_the_tier_another_size_is_told_and_none_gives_the_memory_back(tmp_path: Path, memory: Path):
+    """Numbers of plans are digests: a smaller one is no older one."""
+
     async def scenario(node: Node) -> None:
         assert node.pid is None
         node.tier.take(ON)
-        assert (await node.told(lambda told: told.plan == 1)).allocated_bytes == 64 * MIB
+        assert (await node.told(lambda told: told.plan == 7)).allocated_bytes == 64 * MIB
         first = node.pid
         node.tier.take(TierPlan(number=2, allocation_percent=50, secret="s"))
         assert (await node.told(lambda told: told.plan == 2)).allocated_bytes == 128 * MIB
@@ -120,11 +122,11 @@ def test_a_plan_starts_the_tier_another_size_is_told_and_none_gives_the_memory_b
 def test_a_tier_that_is_killed_is_started_again_and_told_the_same_plan(tmp_path: Path, memory: Path):
     async def scenario(node: Node) -> None:
         node.tier.take(ON)
-        await node.told(lambda told: told.plan == 1)
+        await node.told(lambda told: told.plan == 7)
         first = node.pid
         node.reports.clear()
         os.kill(first, signal.SIGKILL)
-        await node.told(lambda told: told.plan == 1 and told.allocated_bytes == 64 * MIB)
+        await node.told(lambda told: told.plan == 7 and told.allocated_bytes == 64 * MIB)
         assert node.pid not in (None, first)
 
     on_a_node(tmp_path, memory, scenario)
@@ -133,10 +135,10 @@ def test_a_tier_that_is_killed_is_started_again_and_told_the_same_plan(tmp_path:
 def test_an_agent_that_is_started_again_finds_its_tier_running_and_hears_all_anew(tmp_path: Path, memory: Path):
     async def scenario(node: Node) -> None:
         node.tier.take(ON)
-        await node.told(lambda told: told.plan == 1)
+        await node.told(lambda told: told.plan == 7)
         first = node.pid
         await node.successor()
-        await node.told(lambda told: told.plan == 1)
+        await node.told(lambda told: told.plan == 7)
         assert node.pid == first, "no plan has come yet"
         node.tier.take(TierPlan(number=2, allocation_percent=25, secret="s"))
         await node.told(lambda told: told.plan == 2)
@@ -148,7 +150,7 @@ def test_an_agent_that_is_started_again_finds_its_tier_running_and_hears_all_ane
 def test_a_tier_that_died_with_its_agent_is_there_again_before_any_plan(tmp_path: Path, memory: Path):
     async def scenario(node: Node) -> None:
         node.tier.take(ON)
-        await node.told(lambda told: told.plan == 1)
+        await node.told(lambda told: told.plan == 7)
         first = node.pid
         await node.tier.detach()
         os.kill(first, signal.SIGKILL)
@@ -164,8 +166,8 @@ def test_what_a_tier_has_left_is_given_back_when_there_is_to_be_none(tmp_path: P
     (memory / "ns" / "job" / "7").mkdir(parents=True)
 
     async def scenario(node: Node) -> None:
-        node.tier.take(TierPlan(number=1))
-        await node.told(lambda told: told.plan == 1)
+        node.tier.take(TierPlan(number=7))
+        await node.told(lambda told: told.plan == 7)
         assert not node.has_memory
 
     on_a_node(tmp_path, memory, scenario)
@@ -216,7 +218,7 @@ def test_a_process_is_told_its_namespace_and_token_as_soon_as_their_plan_has_com
 def test_a_fault_is_struck_by_the_tier_and_answered(tmp_path: Path, memory: Path):
     async def scenario(node: Node) -> None:
         node.tier.take(ON)
-        await node.told(lambda told: told.plan == 1)
+        await node.told(lambda told: told.plan == 7)
         fault = Fault("f-1", "corrupt-shard", namespace="space", step=1, index=0)
         struck = await node.tier.strike(fault)
         assert (struck.fault, struck.outcome) == ("f-1", FaultOutcome.MISSED)
