@@ -45,7 +45,7 @@ NOTHING = Wanted()
 class Asks:
     """What one rank lays into the vote of a step, to be summed over the ranks.
 
-    ``busy``: its last save has not ended, so another would queue behind it. ``urgent``: it is about to be ended, and cannot ask later.
+    ``busy``: its last save has not ended, so another would queue behind it. ``urgent``: to be durable, and there is no later; it is about to be ended.
     """
 
     memory: bool = False
@@ -60,7 +60,7 @@ class Asks:
 def decided(sums: list[float]) -> Wanted:
     """What all ranks do, from the sums of their ``Asks.as_numbers``: equal in all of them."""
     memory, durable, busy, urgent = (number > 0 for number in sums)
-    return NOTHING if busy and not urgent else Wanted(memory, durable or urgent)
+    return NOTHING if busy and not urgent else Wanted(memory or durable or urgent, durable)
 
 
 def in_force(asked_by_job: Policy, asked_by_script: Policy) -> Policy:
@@ -112,6 +112,10 @@ class Schedule:
         durable = self._has_store and self._is_due(step, self.policy.durable_every, self._durable, self._last_durable)
         memory = self._has_memory and self._is_due(step, self.policy.memory_every, self._memory, self._last_memory)
         return Wanted(self._has_memory and (memory or durable), durable)
+
+    def urgently(self) -> Wanted:
+        """As safe as can be, whatever the intervals say."""
+        return Wanted(self._has_memory, self._has_store)
 
     def fixed(self, step: int) -> Wanted:
         """As ``wants``, by fixed intervals alone: all ranks say the same without a word."""

@@ -61,14 +61,15 @@ class Outcome:
 class Save:
     """One save under way."""
 
-    def __init__(self, order: Order, tiers: Tiers, drained: threading.Event, policy: Callable[[], Policy]) -> None:
+    def __init__(self, order: Order, tiers: Tiers, policy: Callable[[], Policy | None]) -> None:
         self.policy: Policy | None = None
         """What is asked of saves by the time that this one has ended."""
         self.outcome = Outcome(order.step, order.wanted.durable)
         self.drain_s: float | None = None
         self._tiers = tiers
         self._ask_policy = policy
-        self._drained = drained
+        self.drained = threading.Event()
+        """Whatever could be learnt of how long it took to be durable is known."""
         self._lock = threading.Lock()
         self._is_copying = self._is_given_up = False
         self._copied, self._over = threading.Event(), threading.Event()
@@ -155,7 +156,7 @@ class Save:
                 self.drain_s = time.monotonic() - self._began
         except Exception as error:  # noqa: BLE001, nobody waits for this thread
             _log.info("Step %d: how long it took to be durable is not known: %s", step, error)
-        self._drained.set()
+        self.drained.set()
 
     def _is_durable(self, step: int) -> bool:
         """Waits for it. Where no memory tier is, the ranks write to the store themselves, and whoever is last commits the step."""
@@ -174,13 +175,12 @@ def _tensor_over(shard: OpenShard) -> torch.Tensor:
 class Saver:
     """The saves of this rank, one after the other."""
 
-    def __init__(self, tiers: Tiers, schedule: Schedule, policy: Callable[[], Policy]) -> None:
+    def __init__(self, tiers: Tiers, schedule: Schedule, policy: Callable[[], Policy | None]) -> None:
         self._ask_policy = policy
         self.schedule = schedule
         self._tiers = tiers
         self._current: Save | None = None
         self._is_told = True
-        self._drained = threading.Event()
         self._drain_s = 0.0
         self._steps_s: deque[float] = deque(maxlen=_STEPS_REMEMBERED)
 
@@ -191,6 +191,8 @@ class Saver:
     def asks(self, step: int, *, decides: bool, wanted: Wanted, is_urgent: bool = False) -> Asks:
         """``decides``: this is rank 0, whose schedule counts. ``wanted`` was asked for on top of it."""
         due = (self.schedule.wants(step) if decides else Wanted()) | wanted
+        if is_urgent:
+            due = due | self.schedule.urgently()
         return Asks(due.memory, due.durable, self.is_busy, is_urgent)
 
     def begin(self, order: Order, *, stalled_s: float) -> None:
@@ -198,8 +200,7 @@ class Saver:
         if self._current is not None:
             self._current.wait(ROOM_PATIENCE_S)
         self.schedule.saved(order.step, order.wanted)
-        self._drained = threading.Event()
-        self._current, self._is_told = Save(order, self._tiers, self._drained, self._ask_policy), False
+        self._current, self._is_told = Save(order, self._tiers, self._ask_policy), False
         self._current.outcome.stall_s += stalled_s
 
     def settle(self) -> None:
@@ -235,7 +236,7 @@ class Saver:
             return True
         if not save.wait(limit_s) or save.outcome.error is not None:
             return False
-        return not (durable and save.outcome.is_durable) or self._drained.wait(max(0.0, until - time.monotonic()))
+        return not (durable and save.outcome.is_durable) or save.drained.wait(max(0.0, until - time.monotonic()))
 
     def _costs(self, save: Save) -> Costs:
         self._drain_s = save.drain_s or self._drain_s or save.outcome.seconds

@@ -91,8 +91,26 @@ class Agreement:
     failures: tuple[Failure, ...] = ()
 
 
+def may_begin(cards: tuple[Card, ...], generation: int, cause: str) -> bool:
+    """Whether it is certain that no step was ever committed."""
+    return generation == 1 or cause == FIRST_CAUSE or any(card.alone_since == 1 for card in cards)
+
+
 def nobody_holds(cards: tuple[Card, ...]) -> bool:
     return not any(card.holds_state for card in cards)
+
+
+def newest_seen(sights: tuple[Sight, ...]) -> Candidate | None:
+    """The newest checkpoint that anybody sees and that is not known to be of no use."""
+    failures = [failure for sight in sights for failure in sight.failures]
+    seen = {(one.step, one.save): one for sight in sights for one in sight.candidates}
+    usable = [key for key in seen if not poison.is_poisoned(failures, *key)]
+    return seen[max(usable)] if usable else None
+
+
+def do_all_see(sights: tuple[Sight, ...], checkpoint: Candidate) -> bool:
+    key = (checkpoint.step, checkpoint.save)
+    return all(key in {(one.step, one.save) for one in sight.candidates} for sight in sights)
 
 
 def agree(cards: tuple[Card, ...], generation: int, cause: str, sights: tuple[Sight, ...] = ()) -> Agreement:
@@ -135,7 +153,7 @@ def _begin_or_refuse(cards: tuple[Card, ...], generation: int, cause: str, sight
     if any(sight.failures for sight in sights):
         message = "Every checkpoint that all ranks can read has been tried, and the loss turned NaN soon after each load."
         raise CheckpointsPoisoned(message)
-    if generation == 1 or cause == FIRST_CAUSE or any(card.alone_since == 1 for card in cards):
+    if may_begin(cards, generation, cause):
         return _begin(cards)
     raise StateLost
 

@@ -22,13 +22,15 @@ from everstep.checkpoint.signals import Leaving
 from everstep.errors import CheckpointUnreadable, EverstepError
 from everstep.protocol import Source
 
-from .agreement import Agreement, Candidate, Sight
+from .agreement import Agreement, Candidate, Sight, do_all_see, newest_seen
 from .place import Place
+from .rendezvous import RendezvousClient
 from .state import State
 
 _log = logging.getLogger("everstep.checkpoint")
 _MOST_CANDIDATES = 16
 _LOOK_PATIENCE_S = 20.0
+_LOOK_TWICE_S = 6.0
 _LOOK_AGAIN_S = 0.2
 _UPLOAD_PATIENCE_S = 2.0
 
@@ -55,10 +57,13 @@ class Checkpoints:
 
     # ------------------------------------------------------------ within a step
 
-    def asks(self, step: int, rank: int) -> Asks:
-        """What this rank lays into the vote. ``step`` counts the steps committed once this one is."""
-        wanted = self._checkpointer.asked()
-        return self._saver.asks(step, decides=rank == 0, wanted=wanted, is_urgent=self._leaving.is_asked)
+    def asks(self, step: int, rank: int, *, is_last: bool) -> Asks:
+        """What this rank lays into the vote. ``step`` counts the steps committed once this one is.
+
+        The last step of a run is saved durably, whatever the intervals say: memory is given back when a job has ended.
+        """
+        urgent = is_last or self._leaving.is_asked
+        return self._saver.asks(step, decides=rank == 0, wanted=self._checkpointer.asked(), is_urgent=urgent)
 
     def decide(self, sums: list[float], loss: float | None) -> Wanted:
         """What becomes of the step that everybody has voted for: nothing, if its loss is no number."""
@@ -114,20 +119,41 @@ class Checkpoints:
         self._saver.flush(limit_s)
         self._checkpointer.tell_ended(self._saver, 0)
 
-    def sight(self, rank: int, give_way: Callable[[], None]) -> Sight:
-        """What this rank sees. A tier that cannot be asked is waited for a while; ``give_way`` raises when a newer generation exists."""
+    def sight(self, rank: int, *, has_begun: bool = False, give_way: Callable[[], object] = int) -> Sight:
+        """What this rank sees. ``give_way`` raises when a newer generation exists.
+
+        A tier that cannot be asked is waited for; and, if training ``has_begun``, one that knows of nothing: just after a loss it may not have
+        reached the nodes that hold the rest of a step.
+        """
         until = time.monotonic() + _LOOK_PATIENCE_S
         while True:
-            try:
-                found = self._checkpointer.tiers.latest(_MOST_CANDIDATES)
-                break
-            except (EverstepError, OSError) as error:
-                if time.monotonic() > until:
-                    return Sight(rank, (), self._failures, str(error))
+            seen, trouble = self._look()
+            if seen or (trouble is None and not has_begun) or time.monotonic() > until:
+                return Sight(rank, seen, self._failures, trouble)
             give_way()
             time.sleep(_LOOK_AGAIN_S)
+
+    def look_again(self, seen: Sight, other: Candidate, give_way: Callable[[], object] = int) -> Sight:
+        """Another rank sees a newer checkpoint. It is looked for a while: whoever passes it over loses steps that nobody had to lose."""
+        until = time.monotonic() + _LOOK_TWICE_S
+        key = (other.step, other.save)
+        while key not in self._unreadable and time.monotonic() < until:
+            if key in {(one.step, one.save) for one in seen.candidates}:
+                break
+            give_way()
+            time.sleep(_LOOK_AGAIN_S)
+            candidates, _ = self._look()
+            seen = Sight(seen.rank, candidates or seen.candidates, seen.failures, seen.trouble)
+        return seen
+
+    def _look(self) -> tuple[tuple[Candidate, ...], str | None]:
+        """Candidates, newest first, and what could not be asked."""
+        try:
+            found = self._checkpointer.tiers.latest(_MOST_CANDIDATES)
+        except (EverstepError, OSError) as error:
+            return (), str(error)
         seen = (Candidate(one.step, one.save, one.is_in_memory) for one in found)
-        return Sight(rank, tuple(one for one in seen if (one.step, one.save) not in self._unreadable), self._failures)
+        return tuple(one for one in seen if (one.step, one.save) not in self._unreadable), None
 
     def load(self, agreement: Agreement, place: Place) -> tuple[Source, int]:
         """Fills the state in place, and ``place``. Returns where the bytes came from, and how many.
@@ -180,3 +206,25 @@ class Checkpoints:
                 )
                 return
         self._discard_after = None
+
+
+def look_around(
+    meeting: RendezvousClient, checkpoints: Checkpoints | None, place: Place, world_size: int, *, has_begun: bool
+) -> tuple[Sight, ...]:
+    """What everybody sees of checkpoints, in order of rank. Asked only when nobody holds state: it takes longer than a recovery from a peer.
+
+    If somebody sees a newer one than others, those look again, in a second round that all ranks take part in, or none.
+    """
+
+    def spread(round_name: str, mine: Sight) -> tuple[Sight, ...]:
+        meeting.request("set", key=f"{round_name}/{place.rank:06d}", value=mine.to_json())
+        told = meeting.request("collect", prefix=f"{round_name}/", count=world_size)
+        return tuple(Sight.from_json(told[key]) for key in sorted(told))
+
+    rank = place.rank
+    mine = checkpoints.sight(rank, has_begun=has_begun, give_way=meeting.give_way) if checkpoints else Sight(rank)
+    sights = spread("sight", mine)
+    newest = newest_seen(sights)
+    if newest is None or do_all_see(sights, newest):
+        return sights
+    return spread("again", checkpoints.look_again(mine, newest, meeting.give_way) if checkpoints else mine)

@@ -18,8 +18,8 @@ from everstep.errors import CheckpointMismatch, CheckpointsPoisoned, CollectiveF
 from everstep.protocol import Generation, Source, ToAgent
 from everstep.testing import faults
 
-from .agreement import FIRST_CAUSE, Agreement, Card, Sight, agree, nobody_holds
-from .checkpoints import Checkpoints
+from .agreement import FIRST_CAUSE, Agreement, Card, Sight, agree, may_begin, nobody_holds
+from .checkpoints import Checkpoints, look_around
 from .construction import CONSTRUCTION_TIMEOUT, AcceleratorGroups, Construction
 from .fence import Fence
 from .peers import PeerWatch
@@ -188,7 +188,7 @@ class Membership:
         if checkpoints is None:
             return
         cards = (Card(0, 0, holds_state=False, is_reduced=False, structure="", transfer_port=0, alone_since=1),)
-        agreement = agree(cards, 1, FIRST_CAUSE, (checkpoints.sight(0, lambda: None),))
+        agreement = agree(cards, 1, FIRST_CAUSE, (checkpoints.sight(0),))
         if agreement.checkpoint is not None:
             checkpoints.load(agreement, place)
             checkpoints.joined(0)
@@ -288,21 +288,11 @@ class Membership:
         told = meeting.request("collect", prefix="card/", count=generation.world_size)
         cards = tuple(Card.from_json(told[key]) for key in sorted(told))
         self._ports = [laid.transfer_port for laid in cards]
-        sights = self._look_around(meeting, generation) if nobody_holds(cards) else ()
+        sights: tuple[Sight, ...] = ()
+        if nobody_holds(cards):
+            begun = not may_begin(cards, generation.number, generation.cause)
+            sights = look_around(meeting, self.checkpoints, place, generation.world_size, has_begun=begun)
         return agree(cards, generation.number, generation.cause, sights)
-
-    def _look_around(self, meeting: RendezvousClient, generation: Generation) -> tuple[Sight, ...]:
-        """What everybody sees of checkpoints. Asked only when nobody holds state: it takes longer than a whole recovery from a peer."""
-
-        def give_way() -> None:
-            if self.is_superseded(generation.number):
-                raise Superseded
-
-        rank = self.place.rank
-        mine = self.checkpoints.sight(rank, give_way) if self.checkpoints else Sight(rank)
-        meeting.request("set", key=f"sight/{rank:06d}", value=mine.to_json())
-        told = meeting.request("collect", prefix="sight/", count=generation.world_size)
-        return tuple(Sight.from_json(told[key]) for key in sorted(told))
 
     def _build(self, generation: Generation, rank: int, escape: _Escape, state: State) -> None:
         client = RendezvousClient(generation, escape.is_superseded, self._fence, CONSTRUCTION_TIMEOUT.total_seconds())

@@ -50,6 +50,11 @@ class RendezvousClient:
                 self._open(deadline)
             return self._exchange({"op": op, **members}, deadline)
 
+    def give_way(self) -> None:
+        """Raises Superseded when a newer generation exists: for work between two requests."""
+        if self._is_superseded():
+            raise Superseded
+
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()

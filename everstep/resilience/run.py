@@ -42,6 +42,7 @@ class Run:
         self._rehearsal: Place | None = None
         self._step_began = time.monotonic()
         self._wanted = NOTHING
+        self._until = 0
         self.is_in_step = False
         """Training: neither rehearsing, nor waiting to join, nor done."""
 
@@ -96,6 +97,7 @@ class Run:
             yield from self._rehearsed(data, global_batch, chosen, collate)
             return
         self._step_began = time.monotonic()
+        self._until = until
         while self._place.step < until:
             step = self._place.step
             self._begin(step, chosen)
@@ -217,7 +219,8 @@ class Run:
         self._membership.check_accelerator()
         place.is_reduced = True
         faults.point("after-reduce")
-        asks = self._checkpoints.asks(place.step + 1, place.rank) if self._checkpoints else Asks()
+        done = place.step + 1
+        asks = self._checkpoints.asks(done, place.rank, is_last=done >= self._until) if self._checkpoints else Asks()
         told = [1.0, float(place.step), loss or 0.0, float(loss is not None), *asks.as_numbers()]
         ayes, steps, total, losses, *asked = self._vote(told)
         if ayes != place.world_size or steps != place.step * place.world_size:

@@ -6,9 +6,10 @@ import asyncio
 import itertools
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from agent.supervisor import Supervisor
 from everstep.protocol import (
@@ -26,6 +27,7 @@ from everstep.protocol import (
     ReformedReport,
     Report,
 )
+from everstep.tiers import SavedReport
 
 BROKEN_PATIENCE_S = 1.5
 _addresses = itertools.count(1)
@@ -59,6 +61,7 @@ class Job:
     reformed: list[ReformedReport] = field(default_factory=list)
     exits: list[ProcessReport] = field(default_factory=list)
     broken: list[BrokenReport] = field(default_factory=list)
+    saved: list[SavedReport] = field(default_factory=list)
     losses: dict[int, float | None] = field(default_factory=dict)
     commits: list[tuple[int, int, float]] = field(default_factory=list)
     """(generation, step, Unix seconds), as rank 0 told them."""
@@ -68,15 +71,24 @@ class Job:
     is_over: bool = False
 
 
+class Tier(Protocol):
+    """A memory tier of ``tests.checkpoint.tiers``."""
+
+    address: str
+
+    def environment(self) -> dict[str, str]: ...
+
+
 class JobFailed(AssertionError):
     """A process of the job reported a failure."""
 
 
 class Plane:
-    """Nodes and jobs. ``environment`` is what agents would inherit."""
+    """Nodes and jobs. ``environment`` is what agents would inherit; with ``tiers`` the nodes have these memory tiers, each its own."""
 
-    def __init__(self, folder: Path, nodes: int, environment: dict[str, str]) -> None:
+    def __init__(self, folder: Path, nodes: int, environment: dict[str, str], tiers: Sequence[Tier] = ()) -> None:
         self._environment = environment
+        self._tiers = tiers
         self._numbers = itertools.count(1)
         self.jobs: dict[str, Job] = {}
         self.nodes = [self._node(folder, number) for number in range(nodes)]
@@ -156,12 +168,26 @@ class Plane:
 
     def _node(self, folder: Path, number: int) -> Node:
         address = f"127.78.{(next(_addresses) >> 8) & 255}.{next(_addresses) & 255}"
+        if self._tiers:
+            address = self._tiers[number].address
         state_dir = folder / f"node{number}"
         state_dir.mkdir(parents=True)
         return Node(f"n{number}", address, state_dir, self._supervisor(f"n{number}", address, state_dir))
 
     def _supervisor(self, name: str, address: str, state_dir: Path) -> Supervisor:
-        return Supervisor(node_id=name, address=address, state_dir=state_dir, report=self._hear, environment=self._environment)
+        tier = next((tier for tier in self._tiers if tier.address == address), None)
+
+        async def variables(job: str, _namespace: str | None) -> dict[str, str]:
+            return {**tier.environment(), "EVERSTEP_JOB_ID": job, "EVERSTEP_NODE_ID": name} if tier else {}
+
+        return Supervisor(
+            node_id=name,
+            address=address,
+            state_dir=state_dir,
+            report=self._hear,
+            environment=self._environment,
+            variables=variables if tier else None,
+        )
 
     def _mint(self, job: Job) -> None:
         name = f"p-{next(self._numbers)}"
@@ -192,6 +218,8 @@ class Plane:
                 job.finished[report.process] = report
             case ReformedReport():
                 job.reformed.append(report)
+            case SavedReport():
+                job.saved.append(report)
             case BrokenReport():
                 self._hear_broken(job, report)
             case ProgressReport():

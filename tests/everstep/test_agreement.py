@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from everstep.checkpoint.poison import MOST, Failure
 from everstep.errors import CheckpointsPoisoned, StateLost, StateMismatch
 from everstep.protocol import Source
-from everstep.resilience.agreement import Candidate, Card, Sight, agree
+from everstep.resilience.agreement import Candidate, Card, Sight, agree, do_all_see, newest_seen
 
 
 def card(rank: int, step: int, *, holds: bool = True, reduced: bool = False, structure: str = "s", since: int = 2) -> Card:
@@ -138,3 +138,12 @@ def test_everybody_reaches_the_newest_step_of_a_holder_or_the_agreement_is_refus
         assert source is Source.PEER or (one.holds_state and reached == agreement.step)
     assert all(agreement.sources[rank] is Source.KEPT for rank in agreement.holders)
     assert agreement.holders
+
+
+def test_who_does_not_see_what_another_sees_is_to_look_again_and_not_for_what_has_failed() -> None:
+    failures = tuple(Failure(40, "a", "memory", 41, generation) for generation in (2, 3))
+    apart = (sight(0, 40, 30, 20), sight(1, 20, failures=failures))
+    assert newest_seen(apart) == Candidate(30, "a", True)
+    assert not do_all_see(apart, Candidate(30, "a", True))
+    assert do_all_see(apart, Candidate(20, "a", False))
+    assert newest_seen((sight(0), sight(1))) is None

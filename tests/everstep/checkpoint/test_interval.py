@@ -111,7 +111,8 @@ def test_a_busy_rank_puts_a_save_off_unless_somebody_is_about_to_be_ended() -> N
     asked = Asks(memory=True, durable=True)
     assert decided(summed(asked, Asks())) == Wanted(memory=True, durable=True)
     assert decided(summed(asked, Asks(busy=True))) == Wanted()
-    assert decided(summed(Asks(memory=True, urgent=True), Asks(busy=True))) == Wanted(memory=True, durable=True)
+    assert decided(summed(Asks(durable=True, urgent=True), Asks(busy=True))) == Wanted(memory=True, durable=True)
+    assert decided(summed(Asks(urgent=True), Asks(busy=True))) == Wanted(memory=True), "no store, no durable step"
 
 
 def summed(*asks: Asks) -> list[float]:

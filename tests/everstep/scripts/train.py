@@ -1,4 +1,7 @@
-"""The training script of the kill tests. Usage: train.py MODE NOTES UNTIL FAULTS; MODE is ddp or manual, NOTES a folder."""
+"""The training script of the kill tests. Usage: train.py MODE NOTES UNTIL FAULTS [EVERY [DURABLE_EVERY]].
+
+MODE is ddp or manual, NOTES a folder, EVERY and DURABLE_EVERY are steps between saves; 0: chosen by measurement.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ import everstep
 from everstep import testing
 
 MODE, NOTES, UNTIL = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+EVERY, DURABLE_EVERY = (int(given) or None for given in [*sys.argv[5:7], *("10", "0")[len(sys.argv[5:7]) :]])
 WIDTH = 48
 
 
@@ -63,7 +67,7 @@ def main() -> None:
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50)
     state = everstep.State(model=model, optimizer=optimizer, scheduler=scheduler)
 
-    @everstep.resilient(state, everstep.Checkpointer(every=10))
+    @everstep.resilient(state, everstep.Checkpointer(EVERY, DURABLE_EVERY))
     def train(run: everstep.Run) -> None:
         for step, (samples, targets) in run.steps(Samples(), global_batch=24, until=UNTIL):
             loss = (model(samples) - targets).square().mean() / run.accumulation
