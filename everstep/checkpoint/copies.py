@@ -124,13 +124,27 @@ def copies_of(tiers: Tiers, found: StepFound, index: int) -> Iterator[tuple[str,
         yield "the object store", partial(_stored, tiers.cold, found, index)
 
 
-def digest_of(parts: Sequence[memoryview]) -> str:
-    """``shards.DIGEST`` of the bytes, one behind the other. In pieces that fit a cache; hashing lets other threads run."""
-    hashing = xxhash.xxh3_128()
-    for part in parts:
+class Hashing:
+    """``shards.DIGEST`` of what is added. In pieces that fit a cache; hashing lets other threads run."""
+
+    def __init__(self) -> None:
+        self._hashing = xxhash.xxh3_128()
+
+    def add(self, part: memoryview) -> None:
         for start in range(0, len(part), _HASHED_AT_ONCE):
-            hashing.update(part[start : start + _HASHED_AT_ONCE])
-    return hashing.hexdigest()
+            self._hashing.update(part[start : start + _HASHED_AT_ONCE])
+
+    @property
+    def digest(self) -> str:
+        return self._hashing.hexdigest()
+
+
+def digest_of(parts: Sequence[memoryview]) -> str:
+    """``shards.DIGEST`` of the bytes, one behind the other."""
+    hashing = Hashing()
+    for part in parts:
+        hashing.add(part)
+    return hashing.digest
 
 
 def _lent(memory: Memory, found: StepFound, index: int) -> Copy | None:

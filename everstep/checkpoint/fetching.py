@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from everstep.checkpoint.copies import Copy, LocalCopy, digest_of
+from everstep.checkpoint.copies import Copy, Hashing, LocalCopy, digest_of
 from everstep.checkpoint.layout import Item, Key, Layout
 from everstep.checkpoint.torch_parts import memory_of, new_memory, over, span_of, strides_of
 from everstep.errors import CheckpointUnreadable, EverstepError
@@ -21,6 +21,7 @@ from everstep.errors import CheckpointUnreadable, EverstepError
 _T = TypeVar("_T")
 _LEAST_WORTH_VERIFYING = 0.25
 _WORTH_READING_OVER = 64 << 10
+_PIECE = 16 << 20
 
 
 class Want(Protocol):
@@ -134,6 +135,10 @@ class ShardReader:
         """The region over this node's segment, without a copy; None if it is elsewhere or its bytes are not in one piece."""
         return self.read(lambda copy: self._view(copy, region))
 
+    def verify(self) -> None:
+        """Reads all of it once, piece by piece, and compares its digest."""
+        self.read(_require_whole)
+
     def close(self) -> None:
         with self._lock:
             if self._copy is not None:
@@ -199,6 +204,19 @@ class ShardReader:
             self._is_verified = True
         self._told.count(copy.source, end - start)
         return region.over(copy.lease.private_view()[item.start + start : item.start + end])
+
+
+def _require_whole(copy: Copy) -> None:
+    if copy.body is not None:
+        copy.require(digest_of([copy.body]))
+        return
+    piece = new_memory(min(copy.size, _PIECE))
+    hashing = Hashing()
+    for start in range(0, copy.size, _PIECE):
+        part = piece[: min(_PIECE, copy.size - start)]
+        copy.read(start, [part])
+        hashing.add(part)
+    copy.require(hashing.digest)
 
 
 def _item(layout: Layout, key: Key, shard: str) -> Item:

@@ -94,6 +94,11 @@ class StepReader:
             raise CheckpointMismatch(message)
         return shard
 
+    def verify(self) -> None:
+        """Compares every shard with its digest: reads all of the step once."""
+        for shard in self._shards:
+            shard.verify()
+
     def layout(self, shard: int) -> Layout:
         """Of a data shard."""
         return self._shards[shard].read(lambda copy: copy.layout())
