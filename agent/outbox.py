@@ -157,7 +157,8 @@ def _merged(older: Report, newer: Report) -> Report:
         return replace(older, text=kept, skipped=older.skipped + newer.skipped + cut)
     if isinstance(older, CopiesReport) and isinstance(newer, CopiesReport):
         copies = {copy.index: copy for copy in (*older.copies, *newer.copies)}
-        return replace(newer, copies=tuple(copies.values()), world_size=newer.world_size or older.world_size)
+        written_at = max(older.written_at, newer.written_at)
+        return replace(newer, copies=tuple(copies.values()), world_size=newer.world_size or older.world_size, written_at=written_at)
     if isinstance(older, SavedReport) and isinstance(newer, SavedReport):
         return replace(newer, why=newer.why or older.why)
     if isinstance(older, TierReport) and isinstance(newer, TierReport):

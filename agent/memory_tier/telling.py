@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,7 +70,7 @@ class Telling:
                 self._gone[copy] = CopyStatus.DROPPED
             gone = dict(self._gone)
         left = [(copy, CopyTold(copy.index, status)) for copy, status in gone.items()]
-        return (*self._reports(left), *self._reports([_sealed(seal) for seal in present], _world_sizes(present)))
+        return (*self._reports(left), *self._reports([_sealed(seal) for seal in present], present))
 
     def flush(self) -> None:
         """Tells now what has happened by now, in the caller's thread."""
@@ -97,7 +97,7 @@ class Telling:
             _sealed(change.seal) if change.status is CopyStatus.SEALED else (copy, CopyTold(copy.index, change.status))
             for copy, change in last.items()
         ]
-        for report in self._reports(told, _world_sizes(change.seal for change in last.values())):
+        for report in self._reports(told, [change.seal for change in last.values()]):
             self._report(report)
 
     def _note(self, change: Change) -> None:
@@ -122,16 +122,17 @@ class Telling:
             draft.write_text(json.dumps(kept))
             draft.replace(self._path)
 
-    def _reports(
-        self, told: Iterable[tuple[_Copy, CopyTold]], world_sizes: dict[tuple[str, int, str], int] | None = None
-    ) -> Iterator[CopiesReport]:
+    def _reports(self, told: Iterable[tuple[_Copy, CopyTold]], seals: Sequence[Seal] = ()) -> Iterator[CopiesReport]:
+        """``seals`` are those of the copies, where they are known."""
+        world_sizes, youngest = _world_sizes(seals), _youngest(seals)
         steps: dict[tuple[str, int, str], list[CopyTold]] = {}
         for copy, what in told:
             steps.setdefault((copy.namespace, copy.step, copy.save), []).append(what)
         at = self._now()
         for (namespace, step, save), copies in steps.items():
-            world_size = (world_sizes or {}).get((namespace, step, save))
-            yield CopiesReport(namespace, step, tuple(copies), save=save, world_size=world_size, at=at)
+            of = (namespace, step, save)
+            written_at = youngest.get(of, 0.0)
+            yield CopiesReport(namespace, step, tuple(copies), save, world_sizes.get(of), at=at, written_at=written_at)
 
 
 def _sealed(seal: Seal) -> tuple[_Copy, CopyTold]:
@@ -144,6 +145,14 @@ def _copy(seal: Seal) -> _Copy:
 
 def _world_sizes(seals: Iterable[Seal]) -> dict[tuple[str, int, str], int]:
     return {(seal.namespace, seal.step, seal.save): seal.index for seal in seals if seal.kind is ShardKind.METADATA}
+
+
+def _youngest(seals: Iterable[Seal]) -> dict[tuple[str, int, str], float]:
+    found: dict[tuple[str, int, str], float] = {}
+    for seal in seals:
+        of = (seal.namespace, seal.step, seal.save)
+        found[of] = max(seal.written_at, found.get(of, 0.0))
+    return found
 
 
 def _load(path: Path) -> tuple[set[_Copy], dict[_Copy, CopyStatus]]:

@@ -66,7 +66,7 @@ def listing(session: Session, job_id: str, cut: Cut) -> Page[StepView]:
 def show(session: Session, job_id: str, step: int) -> FullView:
     """Raises NotFound."""
     row = queries.get(session, namespace_of(jobs.get(session, job_id)), step)
-    copies = tuple(queries.copies(session, row.id))
+    copies = tuple(queries.copies(session, row.id, row.save))
     nodes = session.execute(select(Node.id, Node.instance_id).where(Node.id.in_({copy.node_id for copy in copies})))
     instances = {node.id: node.instance_id for node in nodes if node.instance_id is not None}
     return FullView(_views(session, [row])[0], copies, tuple(queries.exports(session, row.namespace, step)), instances)

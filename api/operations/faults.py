@@ -127,7 +127,7 @@ def _copy(work: Work, asked: Injection) -> FaultWish:
     saved = checkpoints.find(work.session, namespace.name, step) if namespace else None
     if namespace is None or saved is None:
         raise Invalid(message=f"Target: {job.id} has no checkpoint of step {step}.")
-    held = [copy for copy in checkpoints.copies(work.session, saved.id) if copy.state is CopyState.SEALED]
+    held = [copy for copy in checkpoints.copies(work.session, saved.id, saved.save) if copy.state is CopyState.SEALED]
     node_id = next((copy.node_id for copy in held if copy.index == shard), None)
     if node_id is None:
         there = ", ".join(str(index) for index in sorted({copy.index for copy in held})) or "none"

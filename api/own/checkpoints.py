@@ -223,7 +223,7 @@ def _full(view: FullView) -> CheckpointFullShape:
 
 def _shard(index: int, view: FullView) -> ShardShape:
     copies = [copy for copy in view.copies if copy.index == index]
-    held = [copy for copy in copies if copy.state is CopyState.SEALED and copy.save == view.step.row.save]
+    held = [copy for copy in copies if copy.state is CopyState.SEALED]
     digests = {copy.digest for copy in held}
     size = view.step.held.world_size
     return ShardShape(

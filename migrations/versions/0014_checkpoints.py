@@ -111,8 +111,8 @@ def upgrade() -> None:
         sa.Column("step_id", sa.Text(), nullable=False),
         sa.Column("index", sa.Integer(), nullable=False),
         sa.Column("node_id", sa.Text(), nullable=False),
-        sa.Column("state", sa.String(length=32), nullable=False),
         sa.Column("save", sa.Text(), nullable=False),
+        sa.Column("state", sa.String(length=32), nullable=False),
         sa.Column("world_size", sa.Integer(), nullable=True),
         sa.Column("nbytes", sa.BigInteger(), nullable=False),
         sa.Column("digest", sa.Text(), nullable=False),
@@ -120,7 +120,7 @@ def upgrade() -> None:
         sa.Column("state_since", sa.DateTime(timezone=True), nullable=False),
         sa.ForeignKeyConstraint(["node_id"], ["node.id"], name=op.f("fk_checkpoint_copy_node_id")),
         sa.ForeignKeyConstraint(["step_id"], ["checkpoint_step.id"], name=op.f("fk_checkpoint_copy_step_id")),
-        sa.PrimaryKeyConstraint("step_id", "index", "node_id", name=op.f("pk_checkpoint_copy")),
+        sa.PrimaryKeyConstraint("step_id", "index", "node_id", "save", name=op.f("pk_checkpoint_copy")),
     )
     op.create_index("ix_checkpoint_copy_node_state", "checkpoint_copy", ["node_id", "state"])
 

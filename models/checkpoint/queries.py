@@ -176,13 +176,18 @@ def _in_memory(row: Row[tuple[str, int, int | None, int, int, int]]) -> InMemory
 # ----------------------------------------------------------------------------------------------------------- copies
 
 
-def copies(session: Session, step_id: str, *, node_id: NodeId | None = None, lock: bool = False) -> list[CheckpointCopy]:
-    """A step's copies by index, then by node; with ``node_id`` those of one node."""
-    wanted = select(CheckpointCopy).where(CheckpointCopy.step_id == step_id)
-    if node_id is not None:
-        wanted = wanted.where(CheckpointCopy.node_id == node_id)
-    ordered = wanted.order_by(CheckpointCopy.index, CheckpointCopy.node_id)
-    return list(session.scalars(locked(ordered) if lock else ordered))
+def copies(session: Session, step_id: str, save: str) -> list[CheckpointCopy]:
+    """The copies of one save of a step by index, then by node."""
+    wanted = select(CheckpointCopy).where(CheckpointCopy.step_id == step_id, CheckpointCopy.save == save)
+    return list(session.scalars(wanted.order_by(CheckpointCopy.index, CheckpointCopy.node_id)))
+
+
+def copies_on(session: Session, step_id: str, save: str, node_id: NodeId) -> list[CheckpointCopy]:
+    """Those of one node, locked."""
+    wanted = select(CheckpointCopy).where(
+        CheckpointCopy.step_id == step_id, CheckpointCopy.save == save, CheckpointCopy.node_id == node_id
+    )
+    return list(session.scalars(locked(wanted.order_by(CheckpointCopy.index))))
 
 
 def sealed_on(session: Session, node_id: NodeId) -> list[CheckpointCopy]:

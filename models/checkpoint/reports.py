@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
@@ -38,6 +38,7 @@ _STATES: Mapping[CopyStatus, CopyState] = {
 }
 _LATER = {state: place for place, state in enumerate((CopyState.SEALED, CopyState.DROPPED, CopyState.CORRUPT, CopyState.LOST))}
 """Of two words of the same moment, what is further on in a copy's life counts."""
+_NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 _TELLS = frozenset(set(SERVING) | {NodeState.CHECKING, NodeState.DRAINING, NodeState.DETACHING})
 """The states in which a node's word on what it holds counts. Of others all copies are lost, or about to be."""
 
@@ -107,29 +108,24 @@ class Saved:
 
 
 def report_copies(session: Session, node: Node, held: Held, *, now: datetime) -> None:
-    """What has become of a locked node's copies of one step."""
+    """What has become of a locked node's copies of one save of a step. That copies are gone of which nobody knew is no news."""
     owner = _owner(session, node.cluster_id, held.namespace)
     if owner is None or node.state not in _TELLS or not held.copies:
         return
-    step_id = _step(session, held.namespace, held.step, held.save, held.written_at, now)
-    is_new_here = not queries.holds(session, node.id, held.namespace)
-    known = {copy.index: copy for copy in queries.copies(session, step_id, node_id=node.id, lock=True)}
+    is_held = any(told.status is CopyStatus.SEALED for told in held.copies)
+    if not is_held and queries.find(session, held.namespace, held.step) is None:
+        return
+    is_new_here = is_held and not queries.holds(session, node.id, held.namespace)
+    step_id = _step(session, held.namespace, held.step, held.save, held.written_at if is_held else _NEVER, now)
+    known = {copy.index: copy for copy in queries.copies_on(session, step_id, held.save, node.id)}
     for told in held.copies:
-        new = _STATES[told.status]
-        before = known.get(told.index)
-        if before is None:
-            session.add(_first(step_id, node, held, told, now))
-        elif _is_news(before, new, held.at):
-            _update(before, new, held, told, now)
-        else:
-            continue
-        if new is CopyState.CORRUPT:
+        if _take(session, node, known.get(told.index), step_id, held, told, now) and told.status is CopyStatus.CORRUPT:
             _tell_corrupt(session, owner, node, held, told.index, now)
     session.flush()
-    if any(told.status is CopyStatus.SEALED for told in held.copies):
+    if is_held:
         _note_save(session, step_id, held.save, held.written_at, now)
-        if is_new_here:
-            notify(session, CHANNEL, node.id)  # its plan names the namespace from now on
+    if is_new_here:
+        notify(session, CHANNEL, node.id)  # its plan names the namespace from now on
     _note_world_size(session, step_id)
 
 
@@ -226,6 +222,24 @@ def _step(session: Session, namespace: str, step: int, save: str, written_at: da
     return step_id
 
 
+def _take(
+    session: Session, node: Node, copy: CheckpointCopy | None, step_id: CheckpointId, held: Held, told: Copy, now: datetime
+) -> bool:
+    """Whether that was news."""
+    if copy is None:
+        session.add(_first(step_id, node, held, told, now))
+        return True
+    new = _STATES[told.status]
+    if not _is_news(copy, new, held.at):
+        return False
+    copy.at = held.at
+    if copy.state is not new:
+        advance(COPY, copy, new, now=now)
+    if new is CopyState.SEALED:
+        copy.nbytes, copy.digest, copy.world_size = told.nbytes, told.digest, held.world_size or copy.world_size
+    return True
+
+
 def _first(step_id: CheckpointId, node: Node, held: Held, told: Copy, now: datetime) -> CheckpointCopy:
     return CheckpointCopy(
         step_id=step_id,
@@ -243,15 +257,6 @@ def _first(step_id: CheckpointId, node: Node, held: Held, told: Copy, now: datet
 
 def _is_news(copy: CheckpointCopy, new: CopyState, at: datetime) -> bool:
     return (at, _LATER[new]) > (copy.at, _LATER[copy.state])
-
-
-def _update(copy: CheckpointCopy, new: CopyState, held: Held, told: Copy, now: datetime) -> None:
-    copy.at = held.at
-    if copy.state is not new:
-        advance(COPY, copy, new, now=now)
-    if new is CopyState.SEALED:
-        copy.save, copy.nbytes, copy.digest = held.save, told.nbytes, told.digest
-        copy.world_size = held.world_size
 
 
 def _note_save(session: Session, step_id: CheckpointId, save: str, written_at: datetime, now: datetime) -> None:

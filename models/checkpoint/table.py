@@ -74,7 +74,10 @@ class CheckpointStep(Leased, Timed, Base):
 
 
 class CheckpointCopy(Timed, Base):
-    """A shard of a step on a node, as the node told it last, at ``at``. Index and world size are equal for the metadata shard."""
+    """A shard of one save of a step on a node, as the node told it last, at ``at``. Index and world size are equal for the metadata shard.
+
+    A node holds one save of a shard at a time. Each save has a row of its own, so that a late word on the one before changes nothing of the newer one.
+    """
 
     __tablename__ = "checkpoint_copy"
     __table_args__ = (Index("ix_checkpoint_copy_node_state", "node_id", "state"),)
@@ -82,8 +85,8 @@ class CheckpointCopy(Timed, Base):
     step_id: Mapped[CheckpointId] = mapped_column(ForeignKey("checkpoint_step.id"), primary_key=True)
     index: Mapped[int] = mapped_column(Integer, primary_key=True)
     node_id: Mapped[NodeId] = mapped_column(ForeignKey("node.id"), primary_key=True)
+    save: Mapped[str] = mapped_column(primary_key=True)
     state: Mapped[CopyState]
-    save: Mapped[str]
     world_size: Mapped[int | None] = mapped_column(Integer)
     nbytes: Mapped[int]
     digest: Mapped[str]
