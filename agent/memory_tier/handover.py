@@ -146,6 +146,7 @@ class _Talk:
         self.namespace = ""
         self._desk = desk
         self._open: dict[str, _Open] = {}
+        self._reserved: set[int] = set()
         self._asks: dict[str, Callable[[dict[str, Any]], Answer | dict[str, Any]]] = {
             Ask.RESERVE: self._reserve,
             Ask.OPEN: self._begin,
@@ -175,6 +176,8 @@ class _Talk:
             with contextlib.suppress(OSError):
                 self._desk.store.abandon(one.segment)
         self._open.clear()
+        for index in self._reserved:
+            self._desk.store.unclaim(self.namespace, index)
 
     def _answer(self, asked: dict[str, Any]) -> Answer | dict[str, Any]:
         ask = asked.get("ask")
@@ -207,6 +210,7 @@ class _Talk:
 
     def _reserve(self, asked: dict[str, Any]) -> dict[str, Any]:
         index, nbytes, count = _count(asked, "index"), _count(asked, "nbytes"), _count(asked, "count")
+        self._reserved.add(index)
         reserved, why = self._desk.store.reserve(self.namespace, index, nbytes, count)
         return {"reserved": reserved, "why": why}
 

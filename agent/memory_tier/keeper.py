@@ -91,7 +91,7 @@ class Keeper:
         plan = self._plan
         planned = {one.name: one for one in plan.namespaces} if plan else {}
         for namespace in self._store.namespaces():
-            if plan is not None and namespace in plan.ended:
+            if plan is not None and namespace in plan.ended and namespace not in planned:
                 if not self._undrained.has_left(namespace):
                     self._store.drop(namespace, why="its job has ended")
                     self._discards.forget(namespace)

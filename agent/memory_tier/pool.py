@@ -8,6 +8,7 @@ from pathlib import Path
 from agent.memory_tier import ids, segments
 from agent.memory_tier.budget import Budget, NoRoom
 from agent.memory_tier.segments import Segment
+from everstep.shards import STAMP_BYTES
 
 Claim = tuple[str, int]
 
@@ -41,12 +42,10 @@ class Pool:
 
     def pick(self, nbytes: int, claim: Claim | None, *, is_urgent: bool = False) -> Segment | None:
         """One that can hold so many bytes: claimed for this shard if possible, the smallest; in urgency anybody's, of any size. None: an unclaimed one."""
-        size = segments.size_for(nbytes, granule=self.granule)
-        most = None if is_urgent else max(size * _LOOSE, size + segments.HUGE_PAGE_BYTES)
         fitting = [
             segment
             for segment in self._spare.values()
-            if size <= segment.nbytes and (most is None or segment.nbytes <= most) and (is_urgent or segment.claim in {None, claim})
+            if self._fits(segment, nbytes, is_urgent=is_urgent) and (is_urgent or segment.claim in {None, claim})
         ]
         for segment in sorted(fitting, key=lambda one: (one.claim != claim, one.nbytes)):
             if not segment.is_leased():
@@ -55,8 +54,7 @@ class Pool:
 
     def claimed(self, nbytes: int, claim: Claim) -> int:
         """How many spares stand ready for this shard; unclaimed ones that fit are not claimed by asking."""
-        size = segments.size_for(nbytes, granule=self.granule)
-        return sum(segment.claim == claim and segment.nbytes >= size for segment in self._spare.values())
+        return sum(segment.claim == claim and self._fits(segment, nbytes) for segment in self._spare.values())
 
     def create(self, nbytes: int) -> Segment:
         """A new segment with all its pages. Without the store's lock: it may take seconds. Raises NoRoom."""
@@ -71,7 +69,7 @@ class Pool:
         return segment
 
     def trim(self, need: int, claim: Claim | None, *, is_urgent: bool) -> bool:
-        """Unlinks spares until ``need`` bytes are free: those that nobody claims, the claimant's own that are too small, in urgency all.
+        """Unlinks spares until ``need`` bytes are free: those that nobody claims, the claimant's own that do not fit, in urgency all.
 
         False if none could go.
         """
@@ -79,17 +77,22 @@ class Pool:
         for segment in sorted(self._spare.values(), key=lambda one: (one.claim is not None, one.nbytes)):
             if self._budget.free >= need and not self._budget.excess:
                 break
-            is_of_no_use = segment.claim is None or (segment.claim == claim and segment.nbytes < need)
+            is_of_no_use = segment.claim is None or (segment.claim == claim and not self._fits(segment, need - STAMP_BYTES))
             if (is_urgent or is_of_no_use) and not segment.is_leased():
                 self._unlink(segment)
                 gone = True
         return gone
 
-    def disown(self, namespace: str) -> None:
-        """Nobody of that namespace will come for what was reserved."""
+    def unclaim(self, namespace: str, index: int | None = None) -> None:
+        """Nobody will come for what was reserved for a namespace, or for a shard of it."""
         for segment in self._spare.values():
-            if segment.claim is not None and segment.claim[0] == namespace:
+            if segment.claim is not None and segment.claim[0] == namespace and index in {None, segment.claim[1]}:
                 segment.claim = None
+
+    def _fits(self, segment: Segment, nbytes: int, *, is_urgent: bool = False) -> bool:
+        size = segments.size_for(nbytes, granule=self.granule)
+        is_too_large = segment.nbytes > max(size * _LOOSE, size + segments.HUGE_PAGE_BYTES)
+        return size <= segment.nbytes and (is_urgent or not is_too_large)
 
     def _unlink(self, segment: Segment) -> None:
         with contextlib.suppress(FileNotFoundError):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 
 from agent.memory_tier.store import Store
+
+log = logging.getLogger(__name__)
 
 SHARE = 0.03
 """Of one core, at most, while a round is under way."""
@@ -43,7 +46,10 @@ class Scrub:
                 self._store.verify(waiting[0], between=self._count)
         self._settled.set()
         while not self._stopped.wait(self._every_s):
-            self._round()
+            try:
+                self._round()
+            except OSError:
+                log.exception("the shards cannot be looked through, trying again in %.0f s", self._every_s)
 
     def _round(self) -> None:
         present = sorted(self._store.seals(), key=lambda seal: -seal.written_at)

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import mmap
 import os
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +22,8 @@ HUGE_PAGE_BYTES = 2 << 20
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14; Python has no name for it before 3.13
 _AT_ONCE_BYTES = 16 << 20
 """madvise keeps the interpreter's lock: pages are asked for in bites, so that the other threads stay alive."""
+
+_POLL_S = 0.005
 
 
 @dataclass(eq=False)
@@ -134,10 +137,15 @@ def found(path: Path, name: str) -> Segment | None:
     return Segment(name, path, size - STAMP_BYTES)
 
 
-def share(descriptor: int) -> bool:
-    """Takes a shared lock on an open file, unless somebody holds an exclusive one."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+def share(descriptor: int, *, patience_s: float) -> bool:
+    """Takes a shared lock on an open file, once nobody holds an exclusive one. False: somebody still does."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_S)
+        else:
+            return True

@@ -18,9 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from threading import RLock
 
@@ -36,7 +34,6 @@ from everstep.tiers import CopyStatus
 __all__ = ["Budget", "Change", "Corrupt", "Gone", "NoRoom", "Reading", "Sealing", "Segment", "Store", "Usage"]
 
 _LEASE_PATIENCE_S = 5.0
-_LEASE_POLL_S = 0.005
 
 
 class Store:
@@ -87,21 +84,34 @@ class Store:
     # ------------------------------------------------------------ writing
 
     def reserve(self, namespace: str, index: int, nbytes: int, count: int) -> tuple[int, str | None]:
-        """Sees that a shard has so many segments to go round, those that hold its steps included; how many it has, and why there are fewer."""
+        """Sees that a shard has so many segments to go round, those that hold its steps included.
+
+        Returns how many of them hold nothing and stand ready, and why there are fewer than asked in all.
+        """
         claim = (namespace, index)
         with self._lock:
-            size = segments.size_for(nbytes, granule=self._pool.granule)
             mine = [held.segment for held in self._held.get(namespace, {}).values() if held.seal.index == index]
-            have = sum(segment.nbytes >= size for segment in mine) + self._pool.claimed(nbytes, claim)
-        while have < count:
+            ready = self._pool.claimed(nbytes, claim)
+            missing = count - ready - sum(segment.capacity >= nbytes for segment in mine)
+            for segment in mine:
+                segment.claim = claim
+        for _ in range(missing):
             try:
                 segment = self._fresh(nbytes, claim)
             except NoRoom as refused:
-                return have, str(refused)
+                return ready, str(refused)
             segment.claim = claim
             self.abandon(segment)
-            have += 1
-        return min(have, count), None
+            ready += 1
+        return ready, None
+
+    def unclaim(self, namespace: str, index: int) -> None:
+        """Whoever reserved for this shard is gone: what it does not hold is anybody's."""
+        with self._lock:
+            self._pool.unclaim(namespace, index)
+            for held in self._held.get(namespace, {}).values():
+                if held.seal.index == index:
+                    held.segment.claim = None
 
     def take(self, namespace: str, index: int, step: int, nbytes: int) -> Segment:
         """A segment to be filled with a shard, without a stamp. Seal it or abandon it. Raises NoRoom, after older steps have given way."""
@@ -171,16 +181,14 @@ class Store:
 
     def lease(self, seal: Seal) -> int:
         """A descriptor of its own with a shared lock, for another process to read by. Raises Gone; also while its writer does not let go of it."""
-        with self.read(seal), self._descriptor(seal) as descriptor:
-            deadline = time.monotonic() + _LEASE_PATIENCE_S
-            while not segments.share(descriptor):
-                if time.monotonic() > deadline:
-                    message = f"shard {seal.index} of step {seal.step} is still locked by the process that wrote it"
-                    raise Gone(message)
-                time.sleep(_LEASE_POLL_S)
+        with self.read(seal):
             with self._lock:
-                self._get(seal)
-            return os.dup(descriptor)
+                descriptor = self._get(seal).segment.open_descriptor(is_writable=False)
+            if not segments.share(descriptor, patience_s=_LEASE_PATIENCE_S):
+                os.close(descriptor)
+                message = f"shard {seal.index} of step {seal.step} is still locked by the process that wrote it"
+                raise Gone(message)
+        return descriptor
 
     def seals(self, namespace: str | None = None) -> tuple[Seal, ...]:
         """What can be had from here now, verified."""
@@ -222,7 +230,7 @@ class Store:
             ]
             if step is None and index is None:
                 self._kept.pop(namespace, None)
-                self._pool.disown(namespace)
+                self._pool.unclaim(namespace)
         return self._retire_all(gone, why)
 
     def retain(
@@ -383,15 +391,6 @@ class Store:
     def _release(self, segment: Segment) -> None:
         with self._lock:
             segment.readers -= 1
-
-    @contextmanager
-    def _descriptor(self, seal: Seal) -> Iterator[int]:
-        with self._lock:
-            descriptor = self._get(seal).segment.open_descriptor(is_writable=False)
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
 
     def _tell(self, *changes: Change) -> None:
         for change in changes:

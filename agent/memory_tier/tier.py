@@ -176,7 +176,14 @@ class Tier:
         rounds = 0
         while not self._stopped.wait(EVERY_S):
             rounds += 1
+            self._retry()
             self._tell_of_tier(is_due=rounds % _NOW_AND_THEN == 0)
+
+    def _retry(self) -> None:
+        """An address may still have been somebody else's, a folder in the way."""
+        with self._lock:
+            if self._running is None and self._plan is not None and self._plan.allocation_percent is not None:
+                self._apply(self._plan)
 
     def _tell_of_tier(self, *, is_due: bool = False) -> None:
         report = self._report()

@@ -136,14 +136,14 @@ class Node:
         """As the loss of a node: process and memory."""
         if self.is_alive:
             self.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._clear()
 
     def stop(self) -> None:
         if self.is_alive:
             self.signal(signal.SIGCONT)
             self.signal(signal.SIGTERM)
         self._detach()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._clear()
 
     def environment(self, namespace: str = "ns", *, token: str = TOKEN) -> dict[str, str]:
         """What the agent would tell a training process of this node about its checkpoints."""
@@ -190,6 +190,11 @@ class Node:
                 if probe.connect_ex(address):
                     return False
         return True
+
+    def _clear(self) -> None:
+        if self.folder.is_mount():
+            subprocess.run(["umount", "--lazy", str(self.folder)], check=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _attach(self) -> None:
         def connected() -> socket.socket | None:

@@ -396,7 +396,7 @@ def test_a_reserve_makes_segments_once_and_they_go_round(store):
         save(store, step, b"x" * 8 * KIB)
         store.retain("ns", keep=2, newest_complete=step)
     assert store.usage.used == used
-    assert store.reserve("ns", 0, 8 * KIB, 3) == (3, None)
+    assert store.reserve("ns", 0, 8 * KIB, 3) == (1, None)
     assert store.usage.used == used
 
 
@@ -413,6 +413,23 @@ def test_what_is_reserved_for_a_shard_is_left_to_it(store):
     mine = store.take("ns", 0, 10, 8 * KIB)
     assert mine.claim == ("ns", 0)
     assert other.claim is None
+
+
+def test_what_nobody_reserves_any_more_is_anybodys(store):
+    store.reserve("ns", 0, 8 * KIB, 1)
+    store.unclaim("ns", 0)
+    assert store.take("ns", 1, 10, 8 * KIB).claim is None
+
+
+def test_a_shard_whose_size_has_changed_takes_the_room_of_what_was_reserved_for_the_old_one(make_store):
+    """A resized job: its older steps do not go before its useless spares do."""
+    store = make_store(20 << 20)
+    save(store, 10, b"x" * KIB)
+    store.retain("ns", keep=3, newest_complete=20)
+    store.reserve("ns", 0, 8 << 20, 2)
+    save(store, 20, b"x" * (4 << 20))
+    save(store, 30, b"x" * (4 << 20))
+    assert {seal.step for seal in store.seals()} == {10, 20, 30}
 
 
 def test_spares_of_another_size_give_way(make_store):
