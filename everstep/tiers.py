@@ -16,7 +16,7 @@ from everstep.wire import Wire
 
 @dataclass(frozen=True)
 class TierPeer(Wire):
-    """Another node of the cluster whose tier is on. ``zone`` is where it stands, as far as that is known."""
+    """Another node of the cluster whose tier is on, by its instance id, which is what its tier calls itself. ``zone`` is where it stands, if known."""
 
     node: str
     address: str

@@ -58,6 +58,7 @@ class Replication:
         self._is_stopped = False
         self._zone: str | None = None
         self._plans: dict[str, NamespacePlan] = {}
+        self._ended: frozenset[str] = frozenset()
         self._nodes: dict[str, TierPeer] = {}
         self._copies = Copies(node)
         self._away: dict[str, Outage] = {}
@@ -81,6 +82,7 @@ class Replication:
             self._to_look = (self._to_look | come | (nodes.keys() if gone else set())) & nodes.keys()
             self._zone, self._nodes = plan.zone, nodes
             self._plans = {one.name: one for one in plan.namespaces}
+            self._ended = frozenset(plan.ended)
             self._told()
 
     def start(self) -> None:
@@ -286,9 +288,11 @@ class Replication:
         return away is None or not away.wait_s(now)
 
     def _wanted(self, namespace: str) -> int:
-        """How many other nodes are to hold a copy; none of namespaces that no plan names."""
+        """How many other nodes are to hold a copy. A namespace that no plan names is a foreign client's, and outlives a node as others do by default."""
+        if namespace in self._ended:
+            return 0
         plan = self._plans.get(namespace)
-        return 0 if plan is None else max(0, plan.replicas - 1)
+        return (NamespacePlan.replicas if plan is None else max(1, plan.replicas)) - 1
 
     def _idle_s(self, now: float) -> float:
         with self._news:

@@ -100,8 +100,9 @@ class Commons:
 def commons(session: Session, cluster_ids: Collection[ClusterId]) -> dict[ClusterId, Common]:
     """What is common to all plans of these clusters, in three queries."""
     clusters = session.scalars(select(Cluster).where(Cluster.id.in_(cluster_ids))).all()
-    serving = select(Node.id, Node.cluster_id, Node.address, Node.facts["zone"].astext.label("zone"))
+    serving = select(Node.instance_id, Node.cluster_id, Node.address, Node.facts["zone"].astext.label("zone"))
     serving = serving.where(Node.cluster_id.in_(cluster_ids), Node.state.in_(HOLDING), Node.address.is_not(None))
+    serving = serving.where(Node.instance_id.is_not(None))
     nodes = session.execute(serving.order_by(Node.id)).all()
     is_out = is_store_out(session)
     return {
@@ -109,7 +110,9 @@ def commons(session: Session, cluster_ids: Collection[ClusterId]) -> dict[Cluste
             percent=percent_of(cluster),
             is_told=SETTING in cluster.settings,
             peers=tuple(
-                TierPeer(row.id, row.address or "", row.zone or cluster.zone) for row in nodes if row.cluster_id == cluster.id
+                TierPeer(row.instance_id or "", row.address or "", row.zone or cluster.zone)
+                for row in nodes
+                if row.cluster_id == cluster.id
             ),
             is_store_out=is_out,
         )
@@ -142,7 +145,7 @@ def is_store_out(session: Session) -> bool:
 
 def plan(session: Session, node_id: NodeId, common: Commons, *, now: datetime) -> TierPlan | None:
     """All that a node's memory tier is told. None: its cluster has never had one, and no job on the node saves anything."""
-    cluster_id = session.scalars(select(Node.cluster_id).where(Node.id == node_id)).one()
+    cluster_id, name = session.execute(select(Node.cluster_id, Node.instance_id).where(Node.id == node_id)).tuples().one()
     shared = common.of(session, cluster_id, now=now)
     rows = _namespaces(session, node_id)
     if not shared.is_told and not rows:
@@ -150,13 +153,13 @@ def plan(session: Session, node_id: NodeId, common: Commons, *, now: datetime) -
     marks = _marks(session, [row.name for row, _ in rows])
     planned = {row.name: _planned(row, job, marks.get(row.name, Marks()), common.master_key) for row, job in rows}
     ended = {row.name for row, job in rows if job.state in ENDED and not planned[row.name].drain}
-    own = next((peer for peer in shared.peers if peer.node == node_id), None)
+    own = next((peer for peer in shared.peers if peer.node == name), None)
     told = TierPlan(
         number=0,
         allocation_percent=shared.percent,
         zone=own.zone if own else None,
         secret=tier_secret(common.master_key, cluster_id),
-        peers=tuple(peer for peer in shared.peers if peer.node != node_id) if shared.percent is not None else (),
+        peers=tuple(peer for peer in shared.peers if peer.node != name) if shared.percent is not None else (),
         namespaces=tuple(found for name, found in planned.items() if name not in ended),
         ended=tuple(sorted(ended)),
         is_store_out=shared.is_store_out,

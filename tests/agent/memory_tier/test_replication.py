@@ -112,11 +112,11 @@ def test_metadata_has_its_copies_as_any_shard(shm):
         assert found.holders(1, 10) == ["a", "b"]
 
 
-def test_what_no_plan_names_stays_where_it_was_written(shm):
-    with cluster(shm, "a", "b") as found:
+def test_what_no_plan_names_is_a_foreign_client_s_and_has_a_replica_too(shm):
+    with cluster(shm, "a", "b", "c") as found:
         found.nodes["a"].seal("foreign", 0, 10, b"x")
         found.settle()
-        assert found.holders(0, 10, "foreign") == ["a"]
+        assert len(found.holders(0, 10, "foreign")) == 2
 
 
 def test_a_replica_is_not_replicated_by_who_holds_it(shm):
