@@ -104,6 +104,7 @@ class Exchange:
     def refuse(self, refusal: Refusal) -> None:
         """Answers with the words of the refusal, or resets a connection on which the answer has begun. Raises Torn."""
         if self._is_begun:
+            _LOG.warning("an answer of the door to %s at %s is broken off: %s", self.source, self.route, refusal.why)
             self.reset()
         self.answer_json(refusal.status, {"error": refusal.why}, refusal.headers)
 

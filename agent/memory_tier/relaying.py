@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
+from itertools import cycle
 from typing import Protocol
 
+from agent.memory_tier.asking import Asking
 from agent.memory_tier.hashing import Digest
 from agent.memory_tier.locating import Copy, Locating
 from agent.memory_tier.objects import NotThere, Objects, StoreAway
 from agent.memory_tier.peers import PeerAway, Peers
 from everstep.shards import Manifest, ManifestShard, Seal, ShardKind, shard_key, shard_meta
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 2 << 20
+"""Two of these are held for each shard on its way: one that is being sent, and the next."""
 _AVOIDED_S = 60.0
 
 
@@ -62,6 +67,7 @@ class Relay:
         self._peers = peers
         self._objects = objects
         self._clock = clock
+        self._asking = Asking()
         self._lock = threading.Lock()
         self._avoided: dict[tuple[str, str], float] = {}
 
@@ -83,36 +89,53 @@ class Relay:
             Away: no source has the next byte.
             Spoilt: the whole shard was asked for and was not what its digest says.
         """
-        outline = sources[0].outline
+        outline, left = sources[0].outline, list(sources)
         is_whole = (start, end) == (0, outline.size)
-        digest, at, left = Digest(), start, list(sources)
-        room = memoryview(bytearray(min(CHUNK_BYTES, end - start)))
-        while at < end:
-            chunk = room[: min(CHUNK_BYTES, end - at)]
-            self._read(left, at, chunk)
-            digest.add(chunk)
-            at += len(chunk)
-            if is_whole and at == end and digest.hex != outline.digest:
-                self._avoid(left[0], outline.digest)
-                if len(chunk) < outline.size or len(left) == 1:
-                    message = f"the copy on {left[0].name} does not have its digest"
-                    raise Spoilt(message)
-                digest, at = Digest(), start  # nothing has been passed on yet: the next copy
-                del left[0]
-                continue
-            yield chunk
+        while True:
+            digest = Digest()
+            for chunk, is_last in self._read_ahead(left, start, end):
+                digest.add(chunk)
+                if is_last and is_whole and digest.hex != outline.digest:
+                    break
+                yield chunk
+            else:
+                return
+            self._avoid(left[0], outline.digest)
+            if end - start > CHUNK_BYTES or len(left) == 1:
+                message = f"the copy on {left[0].name} does not have its digest"
+                raise Spoilt(message)
+            del left[0]  # nothing has been passed on yet: the next copy
 
-    def _read(self, left: list[Source], at: int, chunk: memoryview) -> None:
-        """From the first source that can; those that cannot are done with."""
+    def close(self) -> None:
+        self._asking.close()
+
+    def _read_ahead(self, left: list[Source], start: int, end: int) -> Iterator[tuple[memoryview, bool]]:
+        """The next chunk is read while the caller still sends this one; with each, whether it is the last."""
+        size = min(CHUNK_BYTES, end - start)
+        rooms = cycle([memoryview(bytearray(size)) for _ in range(1 if size == end - start else 2)])
+        at = start
+        reading = self._begin(left, at, next(rooms)[: end - at])
+        while at < end:
+            chunk = reading.result()
+            at += len(chunk)
+            if at < end:
+                reading = self._begin(left, at, next(rooms)[: end - at])
+            yield chunk, at == end
+
+    def _begin(self, left: list[Source], at: int, room: memoryview) -> Future[memoryview]:
+        return self._asking.begin(object(), partial(self._read, left, at, room))
+
+    def _read(self, left: list[Source], at: int, room: memoryview) -> memoryview:
+        """From the first source that can; those that cannot are done with. Raises Away."""
         whys = []
         while left:
             try:
-                left[0].read(at, chunk)
+                left[0].read(at, room)
             except Away as away:
                 whys.append(str(away))
                 del left[0]
             else:
-                return
+                return room
         raise Away("; ".join(whys) or "nobody holds it")
 
     def _avoid(self, source: Source, digest: str) -> None:

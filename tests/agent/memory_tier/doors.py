@@ -85,7 +85,7 @@ class Node:
             **behind,
         )
         self.door = Door(
-            self.behind, address=self.address, port=PORT, clock=time.monotonic, limits=Limits(stall_s=2.0, linger_s=0.3)
+            self.behind, address=self.address, port=PORT, clock=time.monotonic, limits=Limits(stall_s=15.0, linger_s=0.3)
         )
         self._clients: list[HTTPConnection] = []
 
@@ -100,6 +100,7 @@ class Node:
         for client in self._clients:
             client.close()
         self.door.stop()
+        self.behind.relay.close()
         self.locating.close()
         self.peers.close()
 

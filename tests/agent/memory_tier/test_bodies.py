@@ -117,6 +117,7 @@ def test_a_body_is_held_once_wherever_it_goes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_body_of_more_than_2_gib_is_held_once_wherever_it_goes(tmp_path: Path) -> None:
     through_the_door(tmp_path, (5 << 29) + 12_345, 14 * 1024)
 

@@ -95,7 +95,7 @@ def test_what_is_deleted_is_deleted_on_all_nodes_and_does_not_come_back(shm: Pat
 
 def test_a_holder_that_dies_in_the_middle_is_replaced_by_the_next(shm: Path) -> None:
     with nodes(shm, "n1", "n2", "n3") as (one, two, three):
-        body = os.urandom(8 * CHUNK_BYTES)
+        body = os.urandom(16 * CHUNK_BYTES)
         two.seal("job", 0, 10, body)
         replicate(two, three)
         nearest = one.locating.copies("job", 0, 10)[0].peer.node
