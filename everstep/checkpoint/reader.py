@@ -103,6 +103,7 @@ class TieredReader(StorageReader):
             self._pass_over()
             planned = None
         self._close()
+        self._say_where()
         done: torch.futures.Future[None] = torch.futures.Future()
         done.set_result(None)
         return done
@@ -161,6 +162,15 @@ class TieredReader(StorageReader):
         words = f"step {passed.step} cannot be read by every rank; step {candidates[0].step} is loaded instead"
         log.warning("%s", words)
         self.told.append(words)
+
+    def _say_where(self) -> None:
+        found = self._found()[0]
+        if self._tiers.has_memory and not found.is_in_memory:
+            words = (
+                f"step {found.step} is loaded from the object store: no memory of a node has a complete step of {found.namespace}"
+            )
+            log.warning("%s", words)
+            self.told.append(words)
 
     def _failed(self, attempt: Callable[[], object]) -> Exception | None:
         """What went wrong. It is not raised yet where other ranks wait to hear of it."""

@@ -89,7 +89,15 @@ def stage(
     doubtful_bytes = sum(part.nbytes for part in (Part(leaf.name, (), local_of(leaf.tensor)) for leaf in doubtful))
     room = layout.nbytes + doubtful_bytes + len(leaves) * _PER_ITEM + objects * _PER_OBJECT + _HEADROOM
     shard = open_shard(tiers, whose, room)
-    return lambda: _staged(tiers, shard, layout, parts, ours, doubtful, rest)
+
+    def staged() -> Staged:
+        try:
+            return _staged(tiers, shard, layout, parts, ours, doubtful, rest)
+        except BaseException:
+            shard.abandon()
+            raise
+
+    return staged
 
 
 def _staged(
@@ -145,7 +153,9 @@ def _like(tensor: Tensor, local: Tensor) -> Tensor:
 def _nothing_like(tensor: Tensor) -> Tensor:
     """Of its shape and type, for the planner, but of one element's memory."""
     return (
-        torch.empty(1, dtype=tensor.dtype).expand(tensor.shape) if tensor.numel() else torch.empty(tensor.shape, dtype=tensor.dtype)
+        torch.empty((), dtype=tensor.dtype).expand(tensor.shape)
+        if tensor.numel()
+        else torch.empty(tensor.shape, dtype=tensor.dtype)
     )
 
 

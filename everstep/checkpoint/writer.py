@@ -13,7 +13,7 @@ import io
 import json
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -34,7 +34,7 @@ from everstep.checkpoint.planning import contents_of, key_of
 from everstep.checkpoint.staging import Staged, shapes_of, stage
 from everstep.checkpoint.tiers import Tiers, of_environment
 from everstep.checkpoint.torch_parts import local_of, over
-from everstep.errors import CheckpointMismatch, EverstepError, SaveFailed
+from everstep.errors import CheckpointMismatch, SaveFailed
 from everstep.shards import Seal
 
 _written: dict[Any, frozenset[str]] = {}
@@ -66,7 +66,7 @@ class TieredWriter(StorageWriter, AsyncStager):
         self._overlaps = overlap
         self._rank = 0
         self._staged: Staged | None = None
-        self._refusal: EverstepError | None = None
+        self._refusal: Exception | None = None
         self._signature: Any = None
 
     # ------------------------------------------------------------------------------------------------ AsyncStager
@@ -78,15 +78,19 @@ class TieredWriter(StorageWriter, AsyncStager):
         try:
             self._signature = (self._tiers.namespace, rank, world_size, shapes_of(state_dict))
             copying = stage(self._tiers, whose, state_dict, _written.get(self._signature), world_size)
-        except EverstepError as error:
+        except Exception as error:  # noqa: BLE001  (raised here, on one rank, it would leave the others waiting for that rank's plan)
             self._refusal = error
             return state_dict
         if self._overlaps:
-            return _stagers.submit(self._copied, copying)
-        return self._copied(copying)
+            return _stagers.submit(self._copied, copying, state_dict)
+        return self._copied(copying, state_dict)
 
-    def _copied(self, copying: Any) -> dict[str, Any]:
-        self._staged = copying()
+    def _copied(self, copying: Callable[[], Staged], state: dict[str, Any]) -> dict[str, Any]:
+        try:
+            self._staged = copying()
+        except Exception as error:  # noqa: BLE001  (as above)
+            self._refusal = error
+            return state
         return self._staged.state
 
     def synchronize_staging(self) -> None:

@@ -9,11 +9,12 @@ import os
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-_PATIENCE_S = 100.0
+_PATIENCE_S = 60.0
 _NUMBERS = itertools.count(1)
 
 
@@ -86,7 +87,9 @@ def _work(pipe: Connection) -> None:
             del os.environ[name]
         os.environ.update(environment)
         try:
-            dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)
+            dist.init_process_group(
+                "gloo", init_method=meeting, rank=rank, world_size=world, timeout=timedelta(seconds=_PATIENCE_S - 10)
+            )
             answer = (True, program(rank, world, *arguments))
         except BaseException:  # noqa: BLE001  (CheckpointException is one)
             answer = (False, traceback.format_exc())
