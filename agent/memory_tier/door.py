@@ -38,6 +38,7 @@ class Door:
     def stop(self) -> None:
         """Ends every connection; what was half received is given back."""
         self._server.stop()
+        self._behind.relay.close()
         self._behind.arrivals.sweep(all_of_them=True)
 
     def _serve(self, exchange: Exchange) -> None:
