@@ -74,6 +74,7 @@ def main(what: str, namespace: str, s3_base: str = "") -> None:
 
 
 def save(training: Training, config: SageMakerCheckpointConfig) -> None:
+    background = dist.new_group(backend="gloo")  # a save that goes on must not use the group of the training
     waiting = None
     for step in STEPS:
         training.train(step)
@@ -83,7 +84,7 @@ def save(training: Training, config: SageMakerCheckpointConfig) -> None:
             waiting = None
         writer = SageMakerTieredStorageWriter(config, step=step)
         if step == STEPS[1]:
-            waiting = dcp.async_save(training.state(), storage_writer=writer)
+            waiting = dcp.async_save(training.state(), storage_writer=writer, process_group=background)
         else:
             dcp.save(training.state(), storage_writer=writer)
         training.tell()
