@@ -20,7 +20,7 @@ endef
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: demo test test-botocore test-clients check generate format bench fuzz soak up down venv clean
+.PHONY: demo test test-botocore test-clients test-store check generate format bench fuzz soak up down venv clean
 
 demo: venv ## the main job, end to end, on this machine
 	$(BIN)/everstep demo
@@ -32,8 +32,12 @@ test-botocore: venv ## the wire suite with the oldest botocore that is supported
 	$(BIN)/python -m tests.clients.botocores oldest newest
 
 test-clients: venv ## other people's clients, each in an environment of its own under .venv-clients
-	$(MAKE) --no-print-directory -j 2 $(CLIENTS)
+	$(MAKE) --no-print-directory -j 2 $(CLIENTS) .venv-clients/moto-server/installed
 	$(BIN)/python -m pytest -m clients -n 2 --dist loadfile tests/clients $(PYTEST_ARGS)
+
+test-store: venv ## the object store on a real S3 server, with objects of a gigabyte
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[store-tests]'
+	$(BIN)/python -m pytest -m store tests/clients $(PYTEST_ARGS)
 
 check: venv ## what CI runs besides the tests: lint, format, types, import contracts, architecture, generated files
 	$(BIN)/ruff check .

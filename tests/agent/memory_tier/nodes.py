@@ -30,11 +30,13 @@ class Clock:
 class Node:
     """``url`` is the object store's. Nothing runs by itself: ``drain`` has it do what it would do until nothing is due."""
 
-    def __init__(self, name: str, folder: Path, url: str | None, clock: Clock, *, allocated: int = 64 * MIB, **draining) -> None:
+    def __init__(
+        self, name: str, folder: Path, url: str | None, clock: Clock, *, allocated: int = 64 * MIB, environ=None, **draining
+    ) -> None:
         self.name, self.clock = name, clock
         self.store = Store(folder / name, node=name, budget=Budget(allocated, available=lambda: 1 << 40, reserve=0), now=clock)
         self.store.adopt()
-        self.objects = Objects(url, {})
+        self.objects = Objects(url, environ or {})
         self.peers = Peers()
         self.reports = []
         self.draining = Draining(
