@@ -102,12 +102,23 @@ class Control:
         for message in talk.heard():
             try:
                 if "plan" in message:
-                    self._take(TierPlan.from_wire(message["plan"]))
+                    self._take(_plan(message["plan"]))
                 if "fault" in message:
                     talk.tell(self._strike(Fault.from_wire(message["fault"])))
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 log.error("the agent said something that cannot be read: %s", error)  # noqa: TRY400  (its content may be secret)
         talk.hang_up()
+
+
+def _plan(told: dict[str, Any]) -> TierPlan:
+    """Raises ValueError, TypeError: what is no plan turns no tier off."""
+    plan = TierPlan.from_wire(told)
+    number: object = plan.number
+    percent: object = plan.allocation_percent
+    if not isinstance(number, int) or not isinstance(percent, int | None):
+        message = f"plan {number!r} of {percent!r} %"
+        raise TypeError(message)
+    return plan
 
 
 class _Talk:
