@@ -117,6 +117,21 @@ def test_a_small_shard_that_is_spoilt_at_one_peer_comes_from_the_next(shm: Path)
         assert one.ask("GET", shard("job", 0, 10), headers=JOB)[1] == b"shard"
 
 
+def test_a_shard_that_is_spoilt_here_goes_and_is_given_from_the_next_copy_at_once(shm: Path, url: str) -> None:
+    with nodes(shm, "n1", "n2", url=url) as (one, two):
+        body = os.urandom(LARGE)
+        one.seal("job", 0, 10, body)
+        replicate(one, two)
+        durable(one, {0: body, 1: b"metadata"}, save="s1")
+        for node, source in ((one, "peer"), (two, "store")):
+            spoil(node, at=LARGE // 2)
+            assert node.ask("GET", f"{shard('job', 0, 10)}?scope=local", headers={**JOB, "Range": "bytes=0-9"})[0].status == 206
+            answer, told = node.ask("GET", shard("job", 0, 10), headers=JOB)
+            assert (answer.getheader("Everstep-Source"), told == body) == (source, True)
+            assert node.store.corruptions == 1
+            assert node.ask("GET", f"{shard('job', 0, 10)}?scope=local", headers=JOB)[0].status == 404
+
+
 def test_a_large_shard_that_is_spoilt_is_never_sent_whole_and_the_next_copy_is_asked_next_time(shm: Path) -> None:
     with nodes(shm, "n1", "n2", "n3") as (one, two, three):
         body = os.urandom(LARGE)
