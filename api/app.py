@@ -19,7 +19,7 @@ from api.auth import store_bootstrap
 from api.aws import dispatch
 from api.deps import Services, authenticated
 from api.limits import Meter
-from api.rest import errors, health, own, sagemaker
+from api.rest import errors, health, metrics, own, sagemaker
 from api.rest.envelope import Envelope
 from api.rest.follow import open_desk
 from api.rest.follow_route import FollowRoute
@@ -69,6 +69,7 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
     app.first = dispatch.route(settings.master_key)
     app.router.routes[:0] = [FollowRoute(), *sagemaker.routes(settings.master_key)]
     app.include_router(health.router)
+    app.include_router(metrics.router, include_in_schema=False)
     app.add_api_route("/openapi.json", openapi.served, include_in_schema=False)
     app.include_router(own.router, dependencies=[Depends(authenticated)])
     app.include_router(door.router, include_in_schema=False)  # described by a document of its own: openapi/agent.json

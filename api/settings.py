@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Self
 
 PREFIX = "EVERSTEP_"
@@ -32,7 +33,7 @@ class Settings:
 
     ``stack_began_at`` is when the stack around this process began, where it is known: a worker's older sign of life is another worker's.
     ``rate_limit`` is how many requests a second each key has, with bursts of twice as many; 0: no limit. ``trusted_proxies`` are the addresses
-    whose ``X-Forwarded-For`` is believed. ``most_instances`` is how many instances
+    whose ``X-Forwarded-For`` is believed. ``metrics_from`` are the networks that are told ``/metrics``. ``most_instances`` is how many instances
     all clusters together may have, ``most_instances_of_cluster`` each of them. ``lifecycle_…`` are what agents are told of lifecycle scripts: how often each is tried, the pause
     before the second try, and how long all of it may take; the limit stays below the hour that a node has for its checks.
     """
@@ -49,6 +50,7 @@ class Settings:
     lifecycle_pause_s: float = 5.0
     lifecycle_limit_s: float = 3000.0
     trusted_proxies: frozenset[str] = frozenset()
+    metrics_from: tuple[IPv4Network | IPv6Network, ...] = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
     most_instances: int | None = None
     most_instances_of_cluster: int | None = None
 
@@ -77,6 +79,7 @@ class Settings:
             lifecycle_pause_s=_number(variables, "LIFECYCLE_PAUSE_S", cls.lifecycle_pause_s),
             lifecycle_limit_s=_number(variables, "LIFECYCLE_LIMIT_S", cls.lifecycle_limit_s),
             trusted_proxies=frozenset((variables.get(f"{PREFIX}TRUSTED_PROXIES") or "").replace(",", " ").split()),
+            metrics_from=_networks(variables, "METRICS_FROM", cls.metrics_from),
             most_instances=_limit(variables, "MAX_INSTANCES"),
             most_instances_of_cluster=_limit(variables, "MAX_INSTANCES_PER_CLUSTER"),
         )
@@ -123,6 +126,17 @@ def _rate(variables: Mapping[str, str], name: str) -> float:
         message = f"{PREFIX}{name} is {text!r}; it must be a number of requests a second, or 0 for no limit"
         raise SettingsError(message)
     return rate
+
+
+def _networks(
+    variables: Mapping[str, str], name: str, default: tuple[IPv4Network | IPv6Network, ...]
+) -> tuple[IPv4Network | IPv6Network, ...]:
+    text = variables.get(f"{PREFIX}{name}")
+    try:
+        return tuple(ip_network(part) for part in text.replace(",", " ").split()) if text else default
+    except ValueError as error:
+        message = f"{PREFIX}{name} is {text!r}; it must be networks such as 10.0.0.0/8, with commas in between"
+        raise SettingsError(message) from error
 
 
 def _limit(variables: Mapping[str, str], name: str) -> int | None:

@@ -49,9 +49,20 @@ def shown(console: Console, job: Job) -> None:
         f"step {job['step']}   loss {losses}   generation {job['generation']} of {job['world_size']} ranks   "
         f"goodput {share(job['goodput'])}   steps lost {job['steps_lost']}   restarts {job['restarts']}   evictions {job['evictions']}"
     )
+    _checkpoint(console, job["checkpoint"])
     _failure(console, job)
     _generations(console, job["generations"])
     _processes(console, job["processes"])
+
+
+def _checkpoint(console: Console, saving: Mapping[str, Any]) -> None:
+    """Only where there is something to tell: a job that never saves has nothing of it."""
+    if saving["newest_in_memory"] is None and saving["newest_durable"] is None:
+        return
+    age_s = saving["age_of_last_durable_step_s"]
+    words = "none durable yet" if age_s is None else f"durable: step {saving['newest_durable']}, {age_s:.0f} s ago"
+    memory = saving["newest_in_memory"]
+    console.print(f"checkpoints   in memory: {'none complete' if memory is None else f'step {memory}'}   {words}")
 
 
 def explained(console: Console, job: Job, events: Iterable[Mapping[str, Any]]) -> None:

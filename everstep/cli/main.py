@@ -17,6 +17,7 @@ from everstep.cli import stack
 ELSEWHERE = {
     "job": "everstep.cli.job",
     "key": "everstep.cli.key",
+    "checkpoint": "everstep.cli.checkpoint",
     "fault": "everstep.cli.fault",
     "demo": "everstep.cli.demo",
 }

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import ColumnElement, Row, Select, func, select
+from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session
 
 from models.checkpoint.states import CopyState, ExportState, StepState
@@ -133,7 +134,7 @@ def newest_durable(session: Session, namespaces: Collection[str]) -> dict[str, t
     wanted = select(CheckpointStep.namespace, CheckpointStep.step, CheckpointStep.durable_at).where(
         CheckpointStep.namespace.in_(namespaces), CheckpointStep.state == StepState.KEPT, CheckpointStep.durable_at.is_not(None)
     )
-    first = wanted.distinct(CheckpointStep.namespace).order_by(CheckpointStep.namespace, CheckpointStep.step.desc())
+    first = wanted.ext(distinct_on(CheckpointStep.namespace)).order_by(CheckpointStep.namespace, CheckpointStep.step.desc())
     return {row.namespace: (row.step, row.durable_at) for row in session.execute(first) if row.durable_at is not None}
 
 
