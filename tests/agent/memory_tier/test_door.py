@@ -3,6 +3,9 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
+from collections import Counter
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 import pytest
@@ -367,3 +370,51 @@ def test_metrics_and_health_need_no_token(shm: Path) -> None:
             assert line in lines
         assert TOKEN not in told.decode()
         assert SECRET not in told.decode()
+
+
+class Client:
+    """One of several at the same shard, each in a thread and on a connection of its own."""
+
+    size, seen, mistakes = 3 * MIB, Counter(), []
+
+    def __init__(self, node: Node, ended: threading.Event, method: str, letter: bytes = b"", **headers: str) -> None:
+        self._line = HTTPConnection(node.address, PORT, timeout=30)
+        self._asked = method, shard("ns", 0, 10), letter * self.size or None, headers
+        self._ended = ended
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._ended.is_set():
+                self._ask(*self._asked)
+        except (OSError, HTTPException) as error:
+            self.mistakes.append(f"a connection broke: {error!r}")
+        finally:
+            self._line.close()
+
+    def _ask(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> None:
+        self._line.request(method, path, body, headers)
+        answer = self._line.getresponse()
+        told = answer.read()
+        self.seen[method, answer.status] += 1
+        if method == "GET" and answer.status != 404 and (len(set(told)) != 1 or len(told) not in {self.size, 1000}):
+            self.mistakes.append(f"{answer.status} with {len(told)} bytes of {len(set(told))} kinds")
+        if method == "DELETE":
+            self._ended.wait(0.05)
+
+
+def test_readers_never_see_a_mixture_while_a_shard_is_written_over_and_dropped(node: Node) -> None:
+    ended = threading.Event()
+    writers = [Client(node, ended, "POST", letter) for letter in (b"a", b"b")]
+    readers = [Client(node, ended, "GET"), Client(node, ended, "GET"), Client(node, ended, "GET", Range="bytes=-1000")]
+    clients = [*writers, *readers, Client(node, ended, "DELETE")]
+    ended.wait(2.0)
+    ended.set()
+    for client in clients:
+        client.thread.join(60)
+    assert Client.mistakes == []
+    for expected in (("POST", 201), ("GET", 200), ("GET", 206), ("DELETE", 200)):
+        assert Client.seen[expected] > 0, Client.seen
+    usage = node.store.usage
+    assert usage.used == usage.spare + usage.shards * (Client.size + 4096)
