@@ -25,21 +25,27 @@ _CHUNK = 4 << 20
 """Bytes asked of the socket at once: large enough that calls cost nothing, small enough that a stall is seen in time."""
 _SMALL = 64 << 10
 """An unread body up to so many bytes is read and thrown away, so that the connection can go on."""
+_OWN = "this machine"
 _JSON = {"Content-Type": "application/json"}
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds, bytes and bytes a second. In ``stall_s`` a body must move ``least_rate * stall_s`` bytes, or end."""
+    """Seconds, bytes and bytes a second. In ``stall_s`` a body must move ``least_rate * stall_s`` bytes, or end.
+
+    What connects from this machine itself is limited apart: no stranger, and no number of peers, keeps the node's own processes out. They are also
+    those whose idle connections must be kept; other nodes' tiers take a closed one for no fault.
+    """
 
     idle_s: float = 900.0
+    idle_elsewhere_s: float = 60.0
     head_s: float = 20.0
     stall_s: float = 30.0
     least_rate: float = 64 << 10
     linger_s: float = 1.0
-    most_connections: int = 512
+    most_own: int = 512
+    most_others: int = 2048
     most_of_a_stranger: int = 64
-    """From one address that is not this machine's own: no stranger keeps the node's own processes out."""
     most_refused: int = 32
 
 
@@ -261,7 +267,7 @@ class Server:
         for connection, _ in left:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-        for _, (thread, _source) in left:
+        for _, (thread, _place) in left:
             if thread is not threading.current_thread():
                 thread.join(timeout=5)
 
@@ -278,20 +284,32 @@ class Server:
             self._admit(connection, str(peer[0]))
 
     def _admit(self, connection: socket.socket, source: str) -> None:
+        place = _OWN if self._is_own(source) else source
         with self._lock:
-            over = len(self._open) - self._limits.most_connections
-            if over >= self._limits.most_refused:
-                connection.close()
+            over = self._over(place)
+            thread = threading.Thread(target=self._converse, args=(connection, over >= 0), name="door-connection", daemon=True)
+            if over < self._limits.most_refused:
+                self._open[connection] = thread, place
+        try:
+            if over < self._limits.most_refused:
+                thread.start()
                 return
-            is_too_many = over >= 0 or self._is_crowding(source)
-            thread = threading.Thread(target=self._converse, args=(connection, is_too_many), name="door-connection", daemon=True)
-            self._open[connection] = thread, source
-        thread.start()
+        except RuntimeError:  # no thread left on this machine: the door must outlive that
+            _LOG.warning("a connection from %s is closed: no thread can be started for it", source)
+            with self._lock:
+                del self._open[connection]
+        connection.close()
 
-    def _is_crowding(self, source: str) -> bool:
-        if source == self._address or ipaddress.ip_address(source.partition("%")[0]).is_loopback:
-            return False
-        return sum(one == source for _, one in self._open.values()) >= self._limits.most_of_a_stranger
+    def _over(self, place: str) -> int:
+        """How far one more connection from there is beyond what is served, below 0 if it is not."""
+        places = [one for _, one in self._open.values()]
+        if place == _OWN:
+            return places.count(_OWN) - self._limits.most_own
+        others = len(places) - places.count(_OWN) - self._limits.most_others
+        return max(others, places.count(place) - self._limits.most_of_a_stranger)
+
+    def _is_own(self, source: str) -> bool:
+        return source == self._address or ipaddress.ip_address(source.partition("%")[0]).is_loopback
 
     def _converse(self, connection: socket.socket, is_too_many: bool) -> None:
         try:
@@ -305,8 +323,9 @@ class Server:
             connection.close()
 
     def _exchanges(self, line: _Line, is_too_many: bool) -> None:
+        idle_s = self._limits.idle_s if self._is_own(line.source) else self._limits.idle_elsewhere_s
         try:
-            while head := line.head(self._limits.linger_s if is_too_many else self._limits.idle_s):
+            while head := line.head(self._limits.linger_s if is_too_many else idle_s):
                 exchange = Exchange(line, parse(head))
                 if is_too_many:
                     why = "as many connections are open, in all or from your address, as this door serves"

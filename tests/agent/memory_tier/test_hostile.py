@@ -16,7 +16,7 @@ from agent.memory_tier.http_server import Exchange, Limits, Server
 from tests.agent.memory_tier.doors import own_address
 
 ADDRESS = "127.0.67.1"
-QUICK = Limits(idle_s=1.0, head_s=0.5, stall_s=0.5, linger_s=0.3, most_connections=45, most_refused=4)
+QUICK = Limits(idle_s=1.0, head_s=0.5, stall_s=0.5, linger_s=0.3, most_own=45, most_refused=4)
 LARGEST = 64 << 20
 
 
@@ -208,7 +208,7 @@ def test_readers_that_never_read_keep_nobody_else_waiting_and_go(shelf: Shelf) -
 
 
 def test_one_connection_too_many_is_told_so_at_once(server: Server) -> None:
-    lines = [connected(server) for _ in range(QUICK.most_connections)]
+    lines = [connected(server) for _ in range(QUICK.most_own)]
     until(lambda: server.connections == len(lines))
     answer = told(server, b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n")
     assert status(answer) == 503
@@ -263,6 +263,22 @@ def test_an_answer_that_cannot_be_ended_is_never_taken_for_a_whole_one(server: S
 def test_an_idle_connection_is_closed_after_its_time_and_without_a_word(server: Server) -> None:
     with connected(server) as line:
         assert line.recv(100) == b""
+
+
+def test_an_idle_connection_from_elsewhere_is_closed_sooner(shelf: Shelf) -> None:
+    own = own_address()
+    if own is None:
+        pytest.skip("this machine has no address but loopback")
+    limits = Limits(idle_s=60.0, idle_elsewhere_s=0.2)
+    server = Server(ADDRESS, 0, serve=shelf.serve, seen=shelf.seen, clock=time.monotonic, limits=limits)
+    server.start()
+    try:
+        with connected(server) as near, socket.create_connection((ADDRESS, server.port), 20, (own, 0)) as far:
+            assert far.recv(100) == b""
+            near.sendall(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert status(near.recv(1000)) == 200
+    finally:
+        server.stop()
 
 
 def test_an_idle_connection_is_kept_long_by_default() -> None:
