@@ -20,7 +20,7 @@ endef
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: demo test test-botocore test-clients test-store check generate format bench fuzz soak up down venv clean
+.PHONY: bench-peers demo test test-botocore test-clients test-store check generate format bench fuzz soak up down venv clean
 
 demo: venv ## the main job, end to end, on this machine
 	$(BIN)/everstep demo
@@ -60,9 +60,10 @@ format: venv
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: venv .venv-clients/moto-server/installed ## measurements: each claim beside a peer or a limit, in the same run; best on a quiet machine
+bench: venv .venv-clients/moto-server/installed bench-peers ## measurements: each claim beside a peer or a limit, in the same run; best on a quiet machine
 	$(BIN)/python -m benchmarks.recovery
 	$(BIN)/python -m benchmarks.node_loss
+	$(BIN)/python -m benchmarks.checkpoints
 	$(BIN)/python -m pytest -m bench -s $(PYTEST_ARGS)
 
 fuzz: venv ## some thousands of requests from the OpenAPI document; EVERSTEP_FUZZ_SEED=... repeats a run
@@ -113,6 +114,17 @@ $(OLDEST): $(READY) tests/clients/botocores.py
 	$(@D)/bin/python -m pip install --quiet --no-deps --no-compile -r $<
 	$(BIN)/python -c '$(PACKAGES)' > $(@D)/torch.pth
 	mv $(@D)/torch.pth "$$($(@D)/bin/python -c '$(PACKAGES)')"
+	touch $@
+
+# Other people's memory checkpoints. One that does not install is skipped, and the table says so.
+bench-peers: $(patsubst benchmarks/peers/%.txt,.venv-clients/%/tried,$(wildcard benchmarks/peers/*.txt))
+
+.venv-clients/%/tried: benchmarks/peers/%.txt $(READY)
+	rm -rf $(@D)
+	$(BIN)/python -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --no-deps --no-compile -r $< || rm -f $(@D)/bin/python
+	$(BIN)/python -c '$(PACKAGES)' > $(@D)/torch.pth
+	test ! -x $(@D)/bin/python || mv $(@D)/torch.pth "$$($(@D)/bin/python -c '$(PACKAGES)')"
 	touch $@
 
 clean: ## forget .venv and caches; never a stack's data
