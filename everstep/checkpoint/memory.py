@@ -29,6 +29,11 @@ class Memory:
         self._mapped: dict[str, Mapped] = {}
         self._lock = threading.Lock()
 
+    @property
+    def segments(self) -> tuple[str, ...]:
+        """Those that are mapped in this process."""
+        return tuple(self._mapped)
+
     def status(self) -> Mapping[str, Any]:
         return self._ask({"ask": Ask.STATUS.value})
 

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-_PATIENCE_S = 60.0
+_PATIENCE_S = 100.0
 _NUMBERS = itertools.count(1)
 
 
@@ -38,10 +38,11 @@ class Ranks:
 
     def run(self, world: int, program: Callable[..., Any], environments: Sequence[Mapping[str, str]], *arguments: Any) -> list[Any]:
         """What ``program(rank, world, *arguments)`` returned on each rank. Rank r has ``environments[r % len]``. Raises Failed."""
-        meeting = f"file://{self._folder}/{next(_NUMBERS)}"
+        number = next(_NUMBERS)
+        meeting = f"file://{self._folder}/{number}"
         for rank in range(world):
-            self._pipes[rank].send((program, arguments, rank, world, meeting, dict(environments[rank % len(environments)])))
-        told = [self._hear(rank) for rank in range(world)]
+            self._pipes[rank].send((number, program, arguments, rank, world, meeting, dict(environments[rank % len(environments)])))
+        told = [self._hear(rank, number) for rank in range(world)]
         faults = [f"rank {rank}:\n{words}" for rank, (is_good, words) in enumerate(told) if not is_good]
         if faults:
             raise Failed("\n".join(faults))
@@ -61,9 +62,13 @@ class Ranks:
             path.unlink()
         self._folder.rmdir()
 
-    def _hear(self, rank: int) -> tuple[bool, Any]:
-        assert self._pipes[rank].poll(_PATIENCE_S), f"rank {rank} has not answered within {_PATIENCE_S:.0f} s"
-        return self._pipes[rank].recv()
+    def _hear(self, rank: int, number: int) -> tuple[bool, Any]:
+        """What it says of program ``number``; a late answer to an earlier one, whose test has given up, is nobody's."""
+        while True:
+            assert self._pipes[rank].poll(_PATIENCE_S), f"rank {rank} has not answered within {_PATIENCE_S:.0f} s"
+            answered, *told = self._pipes[rank].recv()
+            if answered == number:
+                return told[0], told[1]
 
 
 @contextlib.contextmanager
@@ -82,7 +87,7 @@ def _work(pipe: Connection) -> None:
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     while (asked := pipe.recv()) is not None:
-        program, arguments, rank, world, meeting, environment = asked
+        number, program, arguments, rank, world, meeting, environment = asked
         for name in [one for one in os.environ if one.startswith("EVERSTEP_")]:
             del os.environ[name]
         os.environ.update(environment)
@@ -90,9 +95,9 @@ def _work(pipe: Connection) -> None:
             dist.init_process_group(
                 "gloo", init_method=meeting, rank=rank, world_size=world, timeout=timedelta(seconds=_PATIENCE_S - 10)
             )
-            answer = (True, program(rank, world, *arguments))
+            answer = (number, True, program(rank, world, *arguments))
         except BaseException:  # noqa: BLE001  (CheckpointException is one)
-            answer = (False, traceback.format_exc())
+            answer = (number, False, traceback.format_exc())
         finally:
             if dist.is_initialized():
                 dist.destroy_process_group()
