@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 GATHER_S = 0.05
 EVERY_S = 5.0
+UNSETTLED_S = 0.5
+"""How long until it is looked again whether the newest complete step has its replicas by now."""
 REPLICAS_PATIENCE_S = 60.0
 """How long a complete step may lack replicas before it counts as the newest nevertheless: peers may have no room."""
 
@@ -65,6 +67,8 @@ class Keeper:
         self._clock = clock
         self._plan: TierPlan | None = None
         self._seen: dict[tuple[str, int, str], float] = {}
+        self._keeping = threading.Lock()
+        self._is_unsettled = False
         self._any = threading.Event()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
@@ -87,8 +91,12 @@ class Keeper:
         self._any.set()
 
     def keep(self) -> None:
-        """All namespaces, once."""
-        plan = self._plan
+        """All namespaces, once; in the caller's thread."""
+        with self._keeping:
+            self._is_unsettled = False
+            self._keep_all(self._plan)
+
+    def _keep_all(self, plan: TierPlan | None) -> None:
         planned = {one.name: one for one in plan.namespaces} if plan else {}
         for namespace in self._store.namespaces():
             if plan is not None and namespace in plan.ended and namespace not in planned:
@@ -128,17 +136,17 @@ class Keeper:
         self._seen = others | {key: self._seen.get(key, now) for key in keys}
         if self._is_open(namespace) or replicas < 2:  # noqa: PLR2004  (one copy: itself)
             return self._complete.newest_complete(namespace)
-        spread = self._complete.spread(namespace)
-        settled = [
-            step
-            for step, (_, save) in complete.items()
-            if spread.get(step, 0) >= replicas or self._seen[namespace, step, save] < now - REPLICAS_PATIENCE_S
-        ]
-        return max(settled, default=None)
+        waiting = {key for key in keys if self._seen[key] >= now - REPLICAS_PATIENCE_S}
+        if waiting:
+            spread = self._complete.spread(namespace)
+            self._seen |= dict.fromkeys((key for key in waiting if spread.get(key[1], 0) >= replicas), float("-inf"))
+        newest = max((key[1] for key in keys if self._seen[key] < now - REPLICAS_PATIENCE_S), default=None)
+        self._is_unsettled = self._is_unsettled or newest != max(complete, default=None)
+        return newest
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            self._any.wait(EVERY_S)
+            self._any.wait(UNSETTLED_S if self._is_unsettled else EVERY_S)
             self._stopped.wait(GATHER_S)
             self._any.clear()
             try:

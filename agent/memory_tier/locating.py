@@ -154,6 +154,10 @@ class Locating:
         self._inventories.forget(namespace)
         self._manifests.forget(namespace)
 
+    def look_again(self, namespace: str) -> None:
+        """Others are asked anew what they hold."""
+        self._inventories.forget(namespace)
+
     def discard_elsewhere(self, namespace: str, after: int, at: float) -> None:
         """Tells all peers that training went back. Who is away is not waited for: its old copies do not count when it is back."""
         told = [
@@ -190,7 +194,8 @@ class Locating:
     # ------------------------------------------------------------ inside
 
     def _in_memory(self, namespace: str) -> dict[int, _InMemory]:
-        held = self._inventories.held(namespace, fresh_s=self._patience.fresh_s)
+        """Who asks which steps there are goes by the answer: what others said a moment ago is not good enough."""
+        held = self._inventories.held(namespace, fresh_s=0.0)
         found = {}
         for step, (world_size, save) in complete(seal for _, seal in held).items():
             parts = [(holder, seal) for holder, seal in held if (seal.step, seal.save) == (step, save)]

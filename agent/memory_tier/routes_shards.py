@@ -29,6 +29,7 @@ _TAIL_BYTES = 64 << 10
 _ZIP_MARK = b"PK\x03\x04"
 """How what ``torch.save`` has written begins."""
 _MOST_STEPS = 1000
+_MAY_HAVE_CHANGED = (HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 class Shards:
@@ -153,11 +154,21 @@ class Shards:
                 with self._behind.store.read(seal) as reading:
                     self._give_held(exchange, reading)
                 return
-        where = f"shard {index} of step {step} of namespace {namespace}"
         if scope == "local":
+            where = f"shard {index} of step {step} of namespace {namespace}"
             raise Refusal(HTTPStatus.NOT_FOUND, f"node {self._behind.node} does not hold {where}")
+        try:
+            self._give_of_others(exchange, namespace, index, step, save)
+        except Refusal as refusal:
+            if exchange.status or refusal.status not in _MAY_HAVE_CHANGED:
+                raise
+            self._behind.locating.look_again(namespace)  # a copy may have been made since the others were asked last
+            self._give_of_others(exchange, namespace, index, step, save)
+
+    def _give_of_others(self, exchange: Exchange, namespace: str, index: int, step: int, save: str | None) -> None:
         sources = self._behind.relay.sources(namespace, index, step, save)
         if not sources:
+            where = f"shard {index} of step {step} of namespace {namespace}"
             raise Refusal(HTTPStatus.NOT_FOUND, f"{where} is in no memory tier that can be reached, nor in the object store")
         self._pass_on(exchange, sources)
 
