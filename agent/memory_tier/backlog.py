@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -16,13 +16,6 @@ class Save(NamedTuple):
     namespace: str
     step: int
     save: str
-
-
-class Discarded(NamedTuple):
-    """Training went back to ``after`` at ``at``, in Unix seconds: steps above it that were written before are nobody's any more."""
-
-    after: int
-    at: float
 
 
 @dataclass(frozen=True)
@@ -40,10 +33,11 @@ class Backlog:
 class Pending:
     """What this node knows of a save on its way to the object store.
 
-    ``put`` are indices that this node has seen to. ``others`` are seals seen in the store. ``is_free``: all ranks but 0 have put theirs, so the folder
+    ``written_at`` is the youngest seal's. ``put`` are indices that this node has seen to. ``others`` are seals seen in the store. ``is_free``: all ranks but 0 have put theirs, so the folder
     of rank 0 may appear. ``inherited`` are stamps of shards whose writers are gone.
     """
 
+    written_at: float
     since: float
     next_at: float
     moved_at: float
@@ -62,7 +56,7 @@ class Pending:
 
 
 def wanted(
-    seals: Iterable[Seal], plans: Mapping[str, NamespacePlan], discarded: Mapping[str, Discarded]
+    seals: Iterable[Seal], plans: Mapping[str, NamespacePlan], is_discarded: Callable[[Seal], bool]
 ) -> dict[Save, tuple[Seal, ...]]:
     """The shards held here that belong into the object store, saves in the order in which they go, oldest first.
 
@@ -70,7 +64,7 @@ def wanted(
     """
     saves: dict[Save, list[Seal]] = {}
     for seal in seals:
-        if _is_wanted(seal, plans.get(seal.namespace), discarded.get(seal.namespace)):
+        if _is_wanted(seal, plans.get(seal.namespace)) and not is_discarded(seal):
             saves.setdefault(Save(seal.namespace, seal.step, seal.save), []).append(seal)
     youngest: dict[tuple[str, int], Save] = {}
     for save, held in sorted(saves.items(), key=lambda item: max(seal.written_at for seal in item[1])):
@@ -89,10 +83,8 @@ def is_in_rank_0(seal: Seal) -> bool:
     return seal.kind is ShardKind.METADATA or seal.index == 0
 
 
-def _is_wanted(seal: Seal, plan: NamespacePlan | None, discarded: Discarded | None) -> bool:
+def _is_wanted(seal: Seal, plan: NamespacePlan | None) -> bool:
     if plan is not None and seal.step in plan.dropped:
-        return False
-    if discarded is not None and seal.step > discarded.after and seal.written_at <= discarded.at:
         return False
     return seal.is_durable or (plan is not None and seal.step in plan.drain)
 

@@ -40,9 +40,15 @@ Pieces = Callable[[memoryview], Iterator[memoryview]]
 class Durable:
     """The steps in the object store. Every method raises StoreAway."""
 
-    def __init__(self, objects: Objects, *, pieces: Pieces | None = None) -> None:
-        """``pieces`` cuts a body and hands it out at the pace that it likes; without it a body is sent as fast as it goes."""
+    def __init__(
+        self, objects: Objects, *, pieces: Pieces | None = None, superseded: Callable[[Manifest], None] = lambda _: None
+    ) -> None:
+        """``pieces`` cuts a body and hands it out at the pace that it likes; without it a body is sent as fast as it goes.
+
+        ``superseded`` is told each manifest that has been moved away.
+        """
         self._objects = objects
+        self._superseded = superseded
         self._pieces = pieces
         self._looks = ThreadPoolExecutor(_LOOKS_AT_ONCE, thread_name_prefix="everstep-look")
 
@@ -115,6 +121,7 @@ class Durable:
         namespace, step = manifest.namespace, manifest.step
         self._objects.put(superseded_key(namespace, step, manifest.save), manifest.to_json())
         self._objects.delete(manifest_key(namespace, step))
+        self._superseded(manifest)
 
     def _is_put(self, seal: Seal) -> bool:
         """Whether a shard stands there with its seal. One with another seal stands there without one after this."""

@@ -43,6 +43,10 @@ class Discards:
             known = self._known.get(seal.namespace, ())
         return any(seal.step > one.after and seal.written_at <= one.at for one in known)
 
+    def marks(self, namespace: str) -> tuple[Discard, ...]:
+        with self._lock:
+            return self._known.get(namespace, ())
+
     def forget(self, namespace: str) -> None:
         """The namespace has ended."""
         with self._lock:

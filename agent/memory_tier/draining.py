@@ -16,14 +16,17 @@ from everstep.shards import Manifest, Seal, ShardKind
 from everstep.tiers import CopyStatus, DurableReport, NamespacePlan, TierPlan
 
 from . import backlog
-from .backlog import Backlog, Discarded, Pending, Save
+from .backlog import Backlog, Pending, Save
 from .commit import Durable
+from .committed import Committed
+from .discards import Discard, Discards
 from .heirs import Heirs
 from .held import Change, Gone
 from .objects import Objects, StoreAway
 from .outage import Outage
 from .peers import Peers
 from .store import Store
+from .superseding import Superseding
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +56,7 @@ class Draining:
         peers: Peers,
         *,
         node: str,
+        discards: Discards,
         now: Callable[[], float],
         rng: Random,
         report: Callable[[DurableReport], None],
@@ -60,19 +64,19 @@ class Draining:
     ) -> None:
         self._store, self._objects = store, objects
         self._heirs = Heirs(peers, node=node)
-        self._node, self._now, self._report = node, now, report
+        self._node, self._now = node, now
+        self._committed = Committed(now=now, report=report)
         self._stopped = threading.Event()
-        self._durable = Durable(objects, pieces=None if pace_bytes_per_s is None else self._paced(pace_bytes_per_s))
+        pieces = None if pace_bytes_per_s is None else self._paced(pace_bytes_per_s)
+        self._durable = Durable(objects, pieces=pieces, superseded=self._committed.superseded)
+        self._discards = discards
+        self._superseding = Superseding(self._durable)
         self._outage = Outage(rng)
         self._news = threading.Condition()
         self._is_woken = False
         self._plans: dict[str, NamespacePlan] = {}
         self._pending: dict[Save, Pending] = {}
-        self._manifests: dict[tuple[str, int], Manifest] = {}
-        self._newest: dict[str, tuple[int, float]] = {}
-        self._learned: set[str] = set()
-        self._discarded: dict[str, Discarded] = {}
-        self._to_supersede: dict[str, Discarded] = {}
+        self._began_at = now()
         self._given_up: set[Save] = set()
         self._note: str | None = None
         self._thread: threading.Thread | None = None
@@ -123,29 +127,30 @@ class Draining:
 
     def newest(self, namespace: str) -> tuple[int, float] | None:
         """The newest durable step, and when it was committed in Unix seconds; None: there is none, or the store has not been asked yet."""
-        with self._news:
-            return self._newest.get(namespace)
+        return self._committed.newest(namespace)
 
     def wait(self, namespace: str, step: int, seconds: float) -> bool:
         """Whether a step is durable, once it is, or after so long."""
-        with self._news:
-            if self._news.wait_for(lambda: (namespace, step) in self._manifests, seconds):
-                return True
+        if self._committed.wait(namespace, step, seconds):
+            return True
         try:
             return self._objects.is_there and self._durable.manifest(namespace, step) is not None
         except StoreAway:
             return False
 
-    def supersede(self, namespace: str, after: int) -> tuple[int, ...]:
-        """Training goes on from ``after``: durable steps above it are moved away, and what waits of them is not drained any more.
+    def told(self) -> tuple[DurableReport, ...]:
+        """What has been reported: whoever was not there to hear it is told again."""
+        return self._committed.told()
+
+    def supersede(self, namespace: str, after: int, at: float) -> tuple[int, ...]:
+        """Training went back to ``after``: what was committed of steps above it until ``at`` is moved away. ``discards`` know of it already.
 
         Raises:
             StoreAway: the object store does not answer; it is done as soon as it does.
         """
-        discarded = Discarded(after, self._now())
-        with self._news:
-            self._discarded[namespace] = self._to_supersede[namespace] = discarded
-        return self._supersede(namespace, discarded)
+        discard = Discard(after, at)
+        self._superseding.ask(namespace, discard, self._now())
+        return self._superseding.carry_out(namespace, discard)
 
     # ------------------------------------------------------------------------------------------------ one thing at a time
 
@@ -173,13 +178,15 @@ class Draining:
         return delay_s
 
     def _act(self, waiting: dict[Save, tuple[Seal, ...]], now: float) -> float:
-        for namespace, discarded in list(self._to_supersede.items()):
-            self._supersede(namespace, discarded)
+        asked = self._superseding.due(now)
+        if asked is not None:
+            self._superseding.carry_out(*asked)
             return 0.0
-        for namespace in self._plans.keys() - self._learned:
-            self._learn(namespace)
+        unknown = next((name for name in self._plans if self._committed.newest_at_start(name) is None), None)
+        if unknown is not None:
+            self._learn(unknown)
             return 0.0
-        due = [now + IDLE_S]
+        due = [now + IDLE_S, self._superseding.next_at() or now + IDLE_S]
         held_up: set[str] = set()
         for save, seals in waiting.items():
             pending = self._of(save)
@@ -243,7 +250,7 @@ class Draining:
         pending.look_again(self._now(), first_s=_FIRST_LOOK_S, most_s=most_s)
 
     def _commit(self, save: Save, pending: Pending, head: Seal | None) -> Manifest | None:
-        if head is None or head.save != save.save:
+        if head is None or head.save != save.save or self._discards.covers(head):
             return None
         return self._durable.commit(head, pending.others, self._now())
 
@@ -258,52 +265,36 @@ class Draining:
         if orphans and self._now() >= pending.since + _GRACE_S:
             pending.inherited |= self._heirs.ours(orphans)
 
-    def _supersede(self, namespace: str, discarded: Discarded) -> tuple[int, ...]:
-        gone = []
-        for step in (step for step in self._durable.steps(namespace) if step > discarded.after):
-            manifest = self._durable.manifest(namespace, step)
-            if manifest is not None and manifest.committed_at <= discarded.at:
-                self._durable.supersede(manifest)
-                gone.append(step)
-        with self._news:
-            self._learned.discard(namespace)
-            self._newest.pop(namespace, None)
-            self._manifests = {key: one for key, one in self._manifests.items() if key[0] != namespace or key[1] not in gone}
-            if self._to_supersede.get(namespace) == discarded:
-                del self._to_supersede[namespace]
-        return tuple(gone)
-
     def _learn(self, namespace: str) -> None:
-        """What was durable before this process began: one list, and the newest manifest."""
+        """What was durable before this process began: one list, and the newest manifest. What training went back from meanwhile goes."""
+        for discard in self._discards.marks(namespace):
+            self._superseding.carry_out(namespace, discard)
         steps = self._durable.steps(namespace)
         manifest = self._durable.manifest(namespace, steps[-1]) if steps else None
-        with self._news:
-            self._learned.add(namespace)
-            if manifest is not None:
-                self._newest[namespace] = (manifest.step, manifest.committed_at)
+        self._committed.learn(namespace, manifest)
 
     # ------------------------------------------------------------------------------------------------ what is known
 
     def _wanted(self) -> dict[Save, tuple[Seal, ...]]:
         """What is held here and belongs into the store, with a ``Pending`` for each; what is known of others is forgotten."""
         with self._news:
-            plans, discarded = self._plans, dict(self._discarded)
-        found = backlog.wanted(self._store.seals(), plans, discarded)
+            plans = self._plans
+        found = backlog.wanted(self._store.seals(), plans, self._discards.covers)
         now = self._now()
         with self._news:
             pending = {}
             for save, seals in found.items():
                 grace_s = 0.0 if any(seal.origin == self._node for seal in seals) else _GRACE_S
-                pending[save] = self._pending.get(save) or Pending(since=now, next_at=now + grace_s, moved_at=now)
+                known = self._pending.get(save)
+                pending[save] = known or Pending(_written_at(seals), since=now, next_at=now + grace_s, moved_at=now)
             self._pending = pending
-            steps = {(save.namespace, save.step) for save in found}
-            self._manifests = {step: one for step, one in self._manifests.items() if step in steps}
+        self._committed.keep_only({(save.namespace, save.step) for save in found})
         return found
 
     def _of(self, save: Save) -> Pending:
         """Another thread may have forgotten it meanwhile, if its last shard here has gone."""
         now = self._now()
-        return self._pending.get(save) or Pending(since=now, next_at=now, moved_at=now)
+        return self._pending.get(save) or Pending(now, since=now, next_at=now, moved_at=now)
 
     def _mine(self, save: Save, seals: Iterable[Seal]) -> Iterator[Seal]:
         """What this node has to put, and has not."""
@@ -318,21 +309,22 @@ class Draining:
         return not self._is_over(save) and any(seal.index not in self._of(save).put for seal in seals)
 
     def _is_over(self, save: Save) -> bool:
-        manifest = self._manifests.get((save.namespace, save.step))
-        return save in self._given_up or (manifest is not None and manifest.save == save.save)
+        manifest = self._committed.find(save.namespace, save.step)
+        is_durable = manifest is not None and manifest.save == save.save
+        return save in self._given_up or is_durable or self._was_over(save)
+
+    def _was_over(self, save: Save) -> bool:
+        """Steps are committed in order: one from before this process that is older than what was durable then has had its time, and may have been removed."""
+        plan = self._plans.get(save.namespace)
+        is_asked_for = plan is not None and save.step in plan.drain
+        newest = self._committed.newest_at_start(save.namespace)
+        is_old = newest is not None and save.step < newest and self._of(save).written_at < self._began_at
+        return is_old and not is_asked_for
 
     def _is_durable(self, manifest: Manifest) -> None:
-        namespace, step = manifest.namespace, manifest.step
-        with self._news:
-            is_new = (namespace, step) not in self._manifests
-            self._manifests[namespace, step] = manifest
-            if step >= self._newest.get(namespace, (-1, 0.0))[0]:
-                self._newest[namespace] = (step, manifest.committed_at)
-            self._news.notify_all()
-        if is_new and self._store.find(namespace, manifest.world_size, step, manifest.save) is not None:
-            self._report(
-                DurableReport(namespace, step, manifest.world_size, manifest.nbytes, manifest.committed_at, save=manifest.save)
-            )
+        """Who holds the metadata tells of it: that is one node, or a few that say the same."""
+        held = self._store.find(manifest.namespace, manifest.world_size, manifest.step, manifest.save)
+        self._committed.add(manifest, is_ours=held is not None)
 
     def _give_up_if_hopeless(self, save: Save, pending: Pending) -> None:
         newest = self.newest(save.namespace)
@@ -360,13 +352,17 @@ class Draining:
     def _is_missed(self, save: Save, seal: Seal) -> bool:
         """Whether a shard that has gone was still to be put. One of which there is another save by now was not."""
         others = any(one[:2] == save[:2] and one != save for one in list(self._pending))
-        return not others and bool(backlog.wanted([seal], self._plans, self._discarded)) and any(self._mine(save, [seal]))
+        return not others and bool(backlog.wanted([seal], self._plans, self._discards.covers)) and any(self._mine(save, [seal]))
 
     # ------------------------------------------------------------------------------------------------ its thread
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            delay_s = self.turn()
+            try:
+                delay_s = self.turn()
+            except Exception:
+                log.exception("draining failed, trying again in %.0f s", IDLE_S)
+                delay_s = IDLE_S
             with self._news:
                 self._news.wait_for(lambda: self._is_woken, delay_s)
                 self._is_woken = False
@@ -384,3 +380,7 @@ class Draining:
                 self._stopped.wait(piece.nbytes / bytes_per_s)
 
         return pieces
+
+
+def _written_at(seals: Iterable[Seal]) -> float:
+    return max(seal.written_at for seal in seals)

@@ -130,6 +130,9 @@ class Objects:
         try:
             yield self._reachable()
         except (NotFoundError, FileNotFoundError) as error:
+            if what in {"lists", "writes"}:  # not an object is missing, but the bucket
+                self._count("failures")
+                raise StoreAway(_why(error)) from error
             raise NotThere(_why(error)) from error
         except (AlreadyExistsError, FileExistsError) as error:
             raise AlreadyThere(_why(error)) from error

@@ -62,7 +62,16 @@ class Running:
         self._locating = self._make_locating()
         node, now, rng = settings.node, outside.now, outside.rng
         self._replication = Replication(self.store, self._peers, node=node, now=now, rng=rng)
-        self.draining = Draining(self.store, self._objects, self._peers, node=node, now=now, rng=rng, report=self._is_durable)
+        self.draining = Draining(
+            self.store,
+            self._objects,
+            self._peers,
+            node=node,
+            discards=self._discards,
+            now=now,
+            rng=rng,
+            report=self._is_durable,
+        )
         self._keeper = self._make_keeper()
         self._steps = Steps(
             store=self.store,

@@ -63,13 +63,13 @@ class Steps:
     def discard(self, namespace: str, after: int) -> tuple[int, ...]:
         """Training goes on from ``after``. Durable steps above it are superseded when the object store answers, if it does not now."""
         gone = {seal.step for seal in self._store.seals(namespace) if seal.step > after}
-        try:  # first, so that what then goes from memory is not taken for something that was still to be drained
-            gone.update(self._draining.supersede(namespace, after))
-        except StoreAway as away:
-            log.warning("durable steps of namespace %s after %d are superseded later: %s", namespace, after, away)
         at = self._now()
         self.discarded(namespace, after, at)
         self._locating.discard_elsewhere(namespace, after, at)
+        try:  # last: what is marked is not committed any more
+            gone.update(self._draining.supersede(namespace, after, at))
+        except StoreAway as away:
+            log.warning("durable steps of namespace %s after %d are superseded later: %s", namespace, after, away)
         return tuple(sorted(gone))
 
     def discarded(self, namespace: str, after: int, at: float) -> None:

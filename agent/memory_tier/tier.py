@@ -147,6 +147,7 @@ class Tier:
         present = running.store.seals() if running else ()
         unverified = running.store.unverified() if running else ()
         yield from self._telling.everything(present, unverified)
+        yield from running.draining.told() if running else ()
         yield self._report()
 
     def _strike(self, fault: Fault) -> FaultReport:

@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 
 from agent.memory_tier.budget import MIB, Budget
+from agent.memory_tier.discards import Discards
 from agent.memory_tier.draining import Draining
 from agent.memory_tier.objects import Objects
 from agent.memory_tier.peers import Peers
@@ -38,12 +39,14 @@ class Node:
         self.store.adopt()
         self.objects = Objects(url, environ or {})
         self.peers = Peers()
+        self.discards = Discards(folder / f"{name}-discards.json")
         self.reports = []
         self.draining = Draining(
             self.store,
             self.objects,
             self.peers,
             node=name,
+            discards=self.discards,
             now=clock,
             rng=random.Random(name),
             report=self.reports.append,
@@ -69,6 +72,15 @@ class Node:
             if self.draining.turn() > 0:
                 return
         raise AssertionError("it does not come to rest")
+
+    def go_back(self, after: int, namespace: str = "ns") -> tuple[int, ...]:
+        """As the tier does when training goes on from an older step. Raises StoreAway."""
+        at = self.clock()
+        self.discards.mark(namespace, after, at)
+        for seal in self.store.seals(namespace):
+            if self.discards.covers(seal):
+                self.store.drop(namespace, step=seal.step, index=seal.index, why=f"training went back to step {after}")
+        return self.draining.supersede(namespace, after, at)
 
     def close(self) -> None:
         self.draining.stop()

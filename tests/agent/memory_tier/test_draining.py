@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from agent.memory_tier.commit import Durable, seal_key_of, shard_key_of
-from agent.memory_tier.objects import Objects
+from agent.memory_tier.objects import Objects, StoreAway
 from everstep.shards import Manifest, manifest_key, superseded_key
 from tests.agent.memory_tier.nodes import KIB, Clock, Node, content, planned, settle
 
@@ -182,8 +182,6 @@ def test_a_replica_is_put_by_its_holder_when_the_node_that_wrote_it_is_gone(node
 def test_an_outage_keeps_steps_in_memory_and_afterwards_they_go_in_order(nodes, objects, clock):
     node = nodes("a")
     node.plan(is_store_out=True)
-    committed = []
-    node.draining._report = lambda told: committed.append(told.step)
     for step in (10, 20, 30):
         node.save(step, content())
         node.save(step, content(), world=1)
@@ -196,7 +194,8 @@ def test_an_outage_keeps_steps_in_memory_and_afterwards_they_go_in_order(nodes, 
     assert node.draining.newest("ns") is None
     node.plan()
     settle(clock, node, seconds=5)
-    assert committed == [10, 20, 30]
+    assert [told.step for told in node.reports] == [10, 20, 30]
+    assert node.draining.told() == tuple(node.reports), "and again to whoever was away"
     assert steps(objects) == (10, 20, 30)
     told = node.draining.backlog()
     assert (told.nbytes, told.waiting_since, told.outage) == (0, None, None)
@@ -275,7 +274,7 @@ def test_going_back_moves_newer_durable_steps_away_and_drains_none_of_what_waits
         node.save(step, content(), world=1)
     node.drain()
     node.save(30, content())
-    assert node.draining.supersede("ns", 10) == (20,)
+    assert node.go_back(10) == (20,)
     assert steps(objects) == (10,)
     settle(clock, node, seconds=2)
     assert node.draining.newest("ns")[0] == 10
@@ -294,12 +293,107 @@ def test_going_back_during_an_outage_is_made_up_for_afterwards(nodes, objects, c
         node.save(step, content(), world=1)
     node.drain()
     node.plan(is_store_out=True)
-    with pytest.raises(Exception, match="outage"):
-        node.draining.supersede("ns", 10)
+    with pytest.raises(StoreAway):
+        node.go_back(10)
     settle(clock, node, seconds=10)
     node.plan()
     settle(clock, node, seconds=5)
     assert steps(objects) == (10,)
+
+
+def test_what_training_went_back_from_is_told_to_be_durable_no_more(nodes, clock):
+    node = nodes("a")
+    for step in (10, 20):
+        node.save(step, content())
+        node.save(step, content(), world=1)
+    node.drain()
+    clock.now += 10
+    node.go_back(10)
+    told = [(one.step, one.is_withdrawn) for one in node.reports]
+    assert told == [(10, False), (20, False), (20, True)]
+    assert node.reports[-1].at > node.reports[-2].at
+    assert node.draining.backlog().note is None, "nothing of it was given up for want of room"
+
+
+def test_a_step_that_another_node_commits_late_is_moved_away_by_the_second_pass(nodes, objects, clock):
+    a, b = nodes("a", "b")
+    b.save(20, content())
+    b.save(20, content(), world=1)
+    clock.now += 1
+    assert a.go_back(10) == ()
+    b.drain()
+    assert steps(objects) == (20,), "it had not heard of it"
+    settle(clock, a, seconds=20)
+    assert steps(objects) == ()
+
+
+def test_the_second_pass_leaves_alone_what_was_saved_again_since_then(nodes, objects, clock):
+    node = nodes("a")
+    node.save(20, content())
+    node.save(20, content(), world=1)
+    node.drain()
+    clock.now += 1
+    node.go_back(10)
+    clock.now += 1
+    node.save(20, content(), save="s2")
+    node.save(20, content(), world=1, save="s2")
+    settle(clock, node, seconds=40)
+    assert durable(objects, 20).save == "s2"
+
+
+def test_going_back_during_an_outage_is_made_up_for_by_the_next_process_too(nodes, objects, clock):
+    node = nodes("a")
+    for step in (10, 20):
+        node.save(step, content())
+        node.save(step, content(), world=1)
+    node.drain()
+    clock.now += 1
+    node.plan(is_store_out=True)
+    with pytest.raises(StoreAway):
+        node.go_back(10)
+    again = nodes("a")
+    settle(clock, again, seconds=2)
+    assert steps(objects) == (10,)
+    assert again.draining.newest("ns")[0] == 10
+
+
+# ------------------------------------------------------------ a new process
+
+
+def test_a_new_process_does_not_bring_back_what_has_been_removed_from_the_store(nodes, objects, clock):
+    node = nodes("a")
+    for step in (10, 20):
+        node.save(step, content())
+        node.save(step, content(), world=1)
+    node.drain()
+    for key in (manifest_key("ns", 10), *objects.list("ns/rank_0/step_10/")):
+        objects.delete(key)
+    clock.now += 10
+    again = nodes("a")
+    for seal in again.store.unverified():
+        assert again.store.verify(seal)
+    settle(clock, again, seconds=10)
+    assert steps(objects) == (20,)
+    assert again.objects.counts["writes"] == 0
+    again.plan(planned(drain=(10,)))
+    settle(clock, again, seconds=2)
+    assert steps(objects) == (10, 20), "unless it is asked for"
+
+
+def test_a_new_process_finishes_what_the_one_before_it_had_begun(nodes, objects, clock):
+    node = nodes("a")
+    node.save(10, content())
+    node.save(10, content(), world=1)
+    node.drain()
+    node.plan(is_store_out=True)
+    node.save(20, content())
+    node.save(20, content(), world=1)
+    clock.now += 10
+    again = nodes("a")
+    for seal in again.store.unverified():
+        assert again.store.verify(seal)
+    settle(clock, again, seconds=2)
+    assert steps(objects) == (10, 20)
 
 
 # ------------------------------------------------------------ knowing
