@@ -106,7 +106,9 @@ class Doors:
 
 def _has_ended(connection: socket.socket) -> bool:
     """An idle connection with something to read has ended, or would answer what nobody asked."""
-    return bool(select.select([connection], [], [], 0)[0])
+    poll = select.poll()  # ``select`` knows no descriptors above 1023
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _head(connection: socket.socket, expected: Sequence[int]) -> tuple[int, Mapping[str, str], bytes]:

@@ -16,6 +16,7 @@ from everstep.handover import PROTOCOL_VERSION, Ask, Conversation
 from everstep.shards import Seal, ShardKind, StepFound
 
 _SLOWEST_ANSWER_S = 120.0
+_UNMAPPING_S = (0.0, 0.2, 1.0, 5.0, 30.0)
 
 
 class Memory:
@@ -28,6 +29,8 @@ class Memory:
         self._idle: list[Line] = []
         self._mapped: dict[str, Mapped] = {}
         self._lock = threading.Lock()
+        self._watch: Line | None = None
+        self._is_closed = threading.Event()
 
     @property
     def segments(self) -> tuple[str, ...]:
@@ -93,8 +96,11 @@ class Memory:
         return self._ask(asked, patience_s=seconds + self._slowest_answer_s)
 
     def close(self) -> None:
+        self._is_closed.set()
         with self._lock:
             idle, self._idle = self._idle, []
+            if self._watch is not None:
+                self._watch.hang_up()
         for line in idle:
             line.close()
         self.forget()
@@ -134,7 +140,31 @@ class Memory:
             raise TierAway(message) from error
         line = Line(connection)
         self.exchange(line, self._hello, keep_refused=False)
+        self._watch_over_the_tier()
         return line
+
+    def _watch_over_the_tier(self) -> None:
+        """A line of its own, whose end is heard at once: a tier that has been switched off gets its memory back only when it is unmapped here."""
+        with self._lock:
+            if self._watch is not None or self._is_closed.is_set():
+                return
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            if connection.connect_ex(self._socket_path):
+                connection.close()
+                return
+            self._watch = Line(connection)
+        threading.Thread(target=self._unmap_after, args=(self._watch,), name="everstep-tier-watch", daemon=True).start()
+
+    def _unmap_after(self, watch: Line) -> None:
+        watch.wait_for_end()
+        with self._lock:
+            self._watch = None
+            watch.close()
+        for (
+            pause_s
+        ) in _UNMAPPING_S:  # the tier may delete its segments a little later than it hangs up, or be started again and keep them
+            self._is_closed.wait(pause_s)
+            self._forget_deleted()
 
     def _idle_line(self) -> Line | None:
         with self._lock:
@@ -187,7 +217,7 @@ class Line:
     @property
     def has_ended(self) -> bool:
         """An idle line on which there is something to read: its end."""
-        return bool(select.select([self._connection], [], [], 0)[0])
+        return _readable(self._connection, 0)
 
     def exchange(self, message: Mapping[str, Any], patience_s: float) -> tuple[dict[str, Any], list[int]]:
         """Raises OSError and ValueError."""
@@ -198,6 +228,14 @@ class Line:
             message_ = "its process has ended; the agent starts it again, and what it had sealed is kept"
             raise ConnectionResetError(message_)
         return heard
+
+    def wait_for_end(self) -> None:
+        _readable(self._connection, None)
+
+    def hang_up(self) -> None:
+        """Whoever waits on it in another thread wakes."""
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._conversation.close()
@@ -240,3 +278,10 @@ class MemoryShard:
         self._mapped.unlock()
         with suppress(BufferError):  # a tensor over it is left; its mapping stays as long
             self.body.release()
+
+
+def _readable(connection: socket.socket, timeout_ms: int | None) -> bool:
+    """``poll``, as ``select`` knows no descriptors above 1023, and trainers have many."""
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(timeout_ms))

@@ -16,7 +16,7 @@ from everstep.checkpoint.placing import Part, Whose, write_metadata, write_shard
 from everstep.checkpoint.tiers import Tiers
 from everstep.errors import CheckpointMismatch, SaveRefused, TierAway
 from everstep.shards import Seal, ShardKind, manifest_key, superseded_key
-from tests.checkpoint.tiers import memory_tiers
+from tests.checkpoint.tiers import memory_tiers, until
 
 
 def only_store(tmp_path: Path) -> Tiers:
@@ -179,4 +179,20 @@ def test_what_was_reserved_is_mapped_and_used_by_the_saves_that_follow(tmp_path:
         for step in (1, 2):
             write_shard(tiers, Whose(step, 0, "s", False), [Part("blob", None, b"x" * 1000)])
         assert set(tiers.memory.segments) == mapped
+        tiers.close()
+
+
+def test_a_tier_that_is_switched_off_gets_the_memory_back_that_was_mapped_here(tmp_path: Path):
+    with memory_tiers(tmp_path, 1) as nodes:
+        tiers = Tiers.from_environment(nodes[0].environment())
+        assert tiers.memory is not None
+        write_shard(tiers, Whose(1, 0, "s", False), [Part("blob", None, b"x" * 1000)])
+        assert tiers.memory.segments
+        nodes.tell(allocation_percent=None)
+        until(lambda: not tiers.memory.segments, "the segment is unmapped")
+        with pytest.raises(SaveRefused, match="does not answer"):
+            write_shard(tiers, Whose(2, 0, "s", False), [Part("blob", None, b"x" * 1000)])
+        nodes.tell(allocation_percent=25)
+        until(nodes[0]._serves, "the tier is on again")
+        write_shard(tiers, Whose(3, 0, "s", False), [Part("blob", None, b"x" * 1000)])
         tiers.close()
