@@ -70,6 +70,11 @@ class Shards:
     def _take(self, exchange: Exchange, caller: Caller, namespace: str, index: int, step: int) -> None:
         headers, nbytes = exchange.request.headers, exchange.request.length
         self._check_size(nbytes)
+        save = "" if caller is Caller.NODE else headers.get("everstep-save", "")
+        if not (save or self._behind.authority.is_open(namespace)):
+            raise Refusal(
+                HTTPStatus.BAD_REQUEST, f"in a job's namespace, as {namespace} is, Everstep-Save names the save of each shard"
+            )
         expected = _promised(headers.get("shard-meta"), headers.get("everstep-digest"))
         with refusals():
             segment = self._behind.store.take(namespace, index, step, nbytes)
@@ -82,7 +87,7 @@ class Shards:
                     step=step,
                     kind=self._kind(segment, namespace, index, nbytes, headers.get("everstep-kind")),
                     nbytes=nbytes,
-                    save=headers.get("everstep-save", "") if caller is not Caller.NODE else "",
+                    save=save,
                     is_durable=caller is not Caller.NODE and headers.get("everstep-durable") == "true",
                     shard_meta=headers.get("shard-meta"),
                     digest=expected,

@@ -52,7 +52,15 @@ class Node:
     """``kill`` ends its door as SIGKILL would end the process: nobody is told."""
 
     def __init__(
-        self, name: str, shm: Path, *, url: str | None = None, allocated: int = 256 * MIB, zone: str | None = None, **behind
+        self,
+        name: str,
+        shm: Path,
+        *,
+        url: str | None = None,
+        allocated: int = 256 * MIB,
+        zone: str | None = None,
+        answer_s: float = 15.0,
+        **behind,
     ) -> None:
         self.name, self.address, self.zone = name, address(), zone
         self.store = Store(shm / name, node=name, budget=Budget(allocated, available=lambda: 1 << 40, reserve=0), now=time.time)
@@ -67,7 +75,7 @@ class Node:
             objects=self.objects,
             is_open=self.authority.is_open,
             clock=time.monotonic,
-            patience=Patience(fresh_s=0.0, cached_s=0.0, answer_s=2.0, quick_s=0.3, away_s=1.0),
+            patience=Patience(fresh_s=0.0, cached_s=0.0, answer_s=answer_s, quick_s=0.3, away_s=1.0),
             pauses=Pauses(first_s=0.01, longest_s=0.1, echo_s=0.3),
         )
         self.counts = Counts()

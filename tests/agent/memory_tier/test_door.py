@@ -16,6 +16,7 @@ from everstep.shards import ShardKind, shard_meta
 from everstep.tiers import TierPlan
 from tests.agent.memory_tier.doors import (
     JOB,
+    METADATA,
     PEER,
     PORT,
     SECRET,
@@ -336,6 +337,24 @@ def test_a_replica_is_taken_from_peers_alone(two_jobs: Node) -> None:
     told = json.dumps(seal.to_wire())
     for shown in ({}, JOB):
         assert two_jobs.ask("POST", shard("job", 0, 20), b"mine", {**shown, "Everstep-Seal": told})[0].status == 403
+
+
+def test_a_jobs_own_process_posts_shards_that_name_their_save(two_jobs: Node) -> None:
+    for index, body in ((0, b"shard"), (1, METADATA)):
+        path = shard("job", index, 20)
+        answer, told = two_jobs.ask("POST", path, body, JOB)
+        assert answer.status == 400
+        assert "Everstep-Save" in json.loads(told)["error"]
+        assert two_jobs.ask("POST", path, body, {**JOB, "Everstep-Save": "s2", "Everstep-Durable": "true"})[0].status == 201
+    found = two_jobs.told("/v1/tier/steps/job/20", JOB)
+    assert (found["save"], found["world_size"]) == ("s2", 1)
+    assert all(seal.is_durable for seal in two_jobs.store.seals("job") if seal.step == 20)
+
+
+def test_a_caller_without_a_token_names_no_save_and_makes_nothing_durable(node: Node) -> None:
+    node.post("ns", 0, 10, b"abc", **{"Everstep-Save": "s2", "Everstep-Durable": "true"})
+    (seal,) = node.store.seals()
+    assert (seal.save, seal.is_durable) == ("", False)
 
 
 def test_an_open_namespace_is_for_the_node_itself(node: Node) -> None:

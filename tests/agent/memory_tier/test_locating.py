@@ -108,7 +108,7 @@ def test_whole_clusters_agree_with_a_model_of_them(shm: Path) -> None:
 
 
 def test_a_peer_that_hangs_is_waited_for_once_and_not_for_long(shm: Path) -> None:
-    with nodes(shm, "n1", "n2") as made:
+    with nodes(shm, "n1", "n2", answer_s=2.0) as made:
         place(made, 10, [0, 0])
         made[1].kill()
         with socket.create_server((made[1].address, PORT)):
