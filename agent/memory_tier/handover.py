@@ -61,9 +61,12 @@ Answer = tuple[dict[str, Any], list[int]]
 class Handover:
     """Serves ``path`` from ``start`` to ``stop``."""
 
-    def __init__(self, path: Path, *, node: str, store: Store, authority: Authority, steps: Steps) -> None:
+    def __init__(
+        self, path: Path, *, node: str, store: Store, authority: Authority, steps: Steps, relieve: Callable[[], None]
+    ) -> None:
+        """``relieve`` applies retention now: it is called before a save is refused for want of room."""
         self._path = path
-        self._desk = _Desk(node, store, authority, steps)
+        self._desk = _Desk(node, store, authority, steps, relieve)
         self._listener: socket.socket | None = None
         self._lock = threading.Lock()
         self._talks: dict[socket.socket, threading.Thread] = {}
@@ -137,6 +140,15 @@ class _Desk:
     store: Store
     authority: Authority
     steps: Steps
+    relieve: Callable[[], None]
+
+    def take(self, namespace: str, index: int, step: int, nbytes: int) -> Segment:
+        """Raises NoRoom."""
+        try:
+            return self.store.take(namespace, index, step, nbytes)
+        except NoRoom:
+            self.relieve()
+        return self.store.take(namespace, index, step, nbytes)
 
 
 class _Talk:
@@ -219,7 +231,7 @@ class _Talk:
         kind = ShardKind(asked.get("kind", ShardKind.DATA))
         save, is_durable = str(asked.get("save") or ""), bool(asked.get("is_durable"))
         mapped = set(asked.get("mapped") or ())
-        segment = self._desk.store.take(self.namespace, index, step, nbytes)
+        segment = self._desk.take(self.namespace, index, step, nbytes)
         self._open[segment.id] = _Open(segment, index, step, save, kind, is_durable)
         told = {"segment": segment.id, "capacity": segment.capacity, "path": str(segment.path)}
         return told, [] if segment.id in mapped else [segment.open_descriptor(is_writable=True)]

@@ -83,7 +83,14 @@ class Running:
             now=now,
         )
         self._door = Door(self._behind(), address=settings.address, port=settings.port, clock=time.monotonic)
-        self._handover = Handover(settings.handover, node=node, store=self.store, authority=self._authority, steps=self._steps)
+        self._handover = Handover(
+            settings.handover,
+            node=node,
+            store=self.store,
+            authority=self._authority,
+            steps=self._steps,
+            relieve=self._keeper.keep,
+        )
 
     def start(self, plan: TierPlan) -> None:
         """Raises OSError when an address is taken."""

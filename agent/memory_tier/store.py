@@ -251,24 +251,23 @@ class Store:
         return self._retire_all(retention.to_retire(present, kept), f"older than the newest {keep} complete in memory")
 
     def resize(self, allocated_bytes: int) -> tuple[Seal, ...]:
-        """Another cap. Spares go first, then the oldest shards; what went is returned. Segments under a reader go when it has read."""
+        """Another cap. Spares go first, then the oldest shards; what went is returned. Segments under a reader go when it has read (``tidy``)."""
         self.budget.allocated = allocated_bytes
+        return self.tidy()
+
+    def tidy(self) -> tuple[Seal, ...]:
+        """Gives back what is beyond the cap: what was read, or being filled, when the cap fell."""
         gone: list[Seal] = []
         with self._lock:
             self._pool.trim(0, None, is_urgent=True)
             for seal in retention.for_a_smaller_cap([held.seal for held in self._all()], self._kept):
                 if not self.budget.excess:
                     break
-                self._retire(seal)
-                gone.append(seal)
+                if not self._get(seal).segment.is_leased():
+                    self._retire(seal)
+                    gone.append(seal)
         self._tell(*(Change(seal, CopyStatus.DROPPED, "the memory tier became smaller") for seal in gone))
         return tuple(gone)
-
-    def tidy(self) -> None:
-        """Gives back what could not be given back while somebody read it."""
-        with self._lock:
-            if self.budget.excess:
-                self._pool.trim(0, None, is_urgent=True)
 
     # ------------------------------------------------------------ telling
 

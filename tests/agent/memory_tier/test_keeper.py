@@ -99,3 +99,15 @@ def test_the_memory_of_a_segment_goes_round(tmp_path):
             save_step(node, step, content=b"x" * 900 * KIB)
         assert 39 in held(node)
         assert sum(path.stat().st_size for path in node.folder.rglob("*") if path.is_file()) < 32 * MIB
+
+
+def test_two_segments_are_enough_where_one_step_is_kept_and_replicated(tmp_path):
+    """Otherwise a budget that is just large enough would refuse every other save."""
+    with memory_tiers(tmp_path, 2, memory_mib=100, namespaces=[planned(keep_in_memory=1, replicas=2)]) as (first, second):
+        for step in range(10, 100, 10):
+            with first.talk() as ask:
+                for index, kind in ((0, "data"), (1, "metadata")):
+                    answer = write_shard(ask, index, step, b"x" * 5 * MIB, kind=kind)
+                    assert "seal" in answer, (step, answer)
+                assert ask("wait", step=step, replicas=2, durable=False, seconds=20)["replicas"] == 2
+        until(lambda: held(first) == {90} and held(second) == {90}, "one step is left")
