@@ -275,3 +275,44 @@ def weights_of(rank: int, world: int, seed: int) -> dict[str, Tensor]:
     """Of the model of ``save_model(kind, seed)``, unsharded."""
     model, optimizer = trained(rank, world, "ddp", seed)
     return {name: value.clone() for name, value in get_state_dict(model, optimizer)[0].items()}
+
+
+# ------------------------------------------------------------------------------------------------ corners of DCP
+
+
+def save_with_cached_plans(rank: int, world: int, steps: list[int]) -> list[str]:
+    """DCP's planner hands out an old plan, with an old save's name in it, from the second save on."""
+    told = []
+    for step in steps:
+        state = assorted(step)
+        dcp.save(state, storage_writer=everstep.TieredWriter(step), planner=DefaultSavePlanner(enable_plan_caching=True))
+        told.append(digest(state))
+    return told
+
+
+def save_in_a_part_of_the_world(rank: int, world: int, step: int) -> str | None:
+    """Rank 1 alone, as rank 0 of a group of its own, after it has staged as rank 1."""
+    group = dist.new_group([1])
+    if rank == 0:
+        return None
+    state = {"w": torch.arange(100.0), "words": "x"}
+    dcp.async_save(state, storage_writer=everstep.TieredWriter(step), process_group=group).result()
+    found = {"w": torch.zeros(100), "words": ""}
+    dcp.load(found, storage_reader=everstep.TieredReader(step), process_group=group)
+    return f"{torch.equal(found['w'], state['w'])} {found['words']}"
+
+
+def save_without_collectives(rank: int, world: int, step: int) -> str:
+    try:
+        dcp.save({"w": torch.ones(3)}, storage_writer=everstep.TieredWriter(step), use_collectives=False)
+    except BaseException as error:  # noqa: BLE001  (whatever DCP makes of it)
+        return str(error)
+    return "no error"
+
+
+def load_with_another_shape(rank: int, world: int, step: int) -> str:
+    try:
+        everstep.checkpoint.load({"scalar": torch.zeros(3)}, step)
+    except (ValueError, RuntimeError) as error:
+        return str(error)
+    return "no error"

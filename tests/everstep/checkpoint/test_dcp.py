@@ -84,3 +84,23 @@ def test_a_save_without_room_says_so_on_every_rank_and_the_next_one_works(worker
         assert "make the step durable or give the memory tier more room" in words
     told = workers.run(2, programs.save, environments(pair), how, 101)
     assert {one["digest"] for one in workers.run(2, programs.load, environments(pair))} == set(told)
+
+
+def test_a_planner_that_caches_plans_gives_every_save_a_name_of_its_own(workers: Ranks, pair: Tiers):
+    told = workers.run(2, programs.save_with_cached_plans, environments(pair), [200, 201, 202])
+    for number, step in enumerate((200, 201, 202)):
+        found = workers.run(2, programs.load, environments(pair), "dcp", step)
+        assert [one["digest"] for one in found] == [of_rank[number] for of_rank in told]
+
+
+def test_a_part_of_the_world_can_save_though_it_has_staged_as_another_rank(workers: Ranks, pair: Tiers):
+    assert workers.run(2, programs.save_in_a_part_of_the_world, environments(pair), 210)[1] == "True x"
+
+
+def test_a_save_without_collectives_is_refused_with_the_reason(workers: Ranks, pair: Tiers):
+    assert "leave use_collectives at True" in workers.run(1, programs.save_without_collectives, environments(pair), 220)[0]
+
+
+def test_a_state_of_another_shape_than_the_steps_is_told_which_tensor_differs(workers: Ranks, pair: Tiers):
+    workers.run(1, programs.save, environments(pair), "direct", 230)
+    assert "scalar" in workers.run(1, programs.load_with_another_shape, environments(pair), 230)[0]
