@@ -33,7 +33,7 @@ class Backlog:
 class Pending:
     """What this node knows of a save on its way to the object store.
 
-    ``written_at`` is the youngest seal's. ``put`` are indices that this node has seen to. ``others`` are seals seen in the store. ``is_free``: all ranks but 0 have put theirs, so the folder
+    ``written_at`` is the youngest seal's. ``put`` is what this node has seen to, by index. ``others`` are seals seen in the store. ``is_free``: all ranks but 0 have put theirs, so the folder
     of rank 0 may appear. ``inherited`` are stamps of shards whose writers are gone.
     """
 
@@ -41,7 +41,7 @@ class Pending:
     since: float
     next_at: float
     moved_at: float
-    put: set[int] = field(default_factory=set)
+    put: dict[int, Seal] = field(default_factory=dict)
     others: dict[int, Seal] = field(default_factory=dict)
     inherited: set[str] = field(default_factory=set)
     is_free: bool = False

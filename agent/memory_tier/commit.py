@@ -80,6 +80,14 @@ class Durable:
         self._objects.put(seal_key_of(seal), json.dumps(seal.to_wire(), separators=(",", ":")).encode())
         return None
 
+    def remove(self, seal: Seal) -> None:
+        """Takes back a shard of a step that will never be committed. One that is part of a durable step stays, as does one of another save."""
+        manifest = self.manifest(seal.namespace, seal.step)
+        standing = self._seal(seal_key_of(seal))
+        if (manifest is None or not covers(manifest, seal)) and standing is not None and _content(standing) == _content(seal):
+            self._objects.delete(seal_key_of(seal))
+            self._objects.delete(shard_key_of(seal))
+
     def head(self, namespace: str, step: int) -> Seal | None:
         """The seal of a step's metadata, if it has been put."""
         return self._seal(seal_key(namespace, 0, step, 0))

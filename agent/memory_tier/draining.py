@@ -78,6 +78,7 @@ class Draining:
         self._pending: dict[Save, Pending] = {}
         self._began_at = now()
         self._given_up: set[Save] = set()
+        self._leftovers: list[Seal] = []
         self._note: str | None = None
         self._thread: threading.Thread | None = None
         store.watch(self._changed)
@@ -202,6 +203,10 @@ class Draining:
             due.append(pending.next_at)
             if seal is not None and now < pending.moved_at + ORDER_S:
                 held_up.add(save.namespace)
+        if self._leftovers:
+            self._durable.remove(self._leftovers[0])
+            del self._leftovers[0]
+            return 0.0
         if self._outage.since is not None:
             self._objects.list("probe/")  # nothing waits any more that would find out whether the store is back
             return 0.0
@@ -218,7 +223,7 @@ class Draining:
         except Gone:
             return
         with self._news:
-            pending.put.add(seal.index)
+            pending.put[seal.index] = seal
             pending.moved(self._now())
         if manifest is None:
             head = seal if seal.kind is ShardKind.METADATA else self._durable.head(save.namespace, save.step)
@@ -330,13 +335,14 @@ class Draining:
         newest = self.newest(save.namespace)
         if newest is not None and newest[0] > save.step and self._now() - pending.moved_at > HOPELESS_S:
             self._give_up(save, "a shard of it was lost before it was put, and a newer step is durable")
+            self._leftovers += pending.put.values()
 
     def _give_up(self, save: Save, why: str) -> None:
         with self._news:
             if save in self._given_up:
                 return
             self._given_up.add(save)
-            self._note = f"step {save.step} of namespace {save.namespace} will not be durable: {why}"
+            self._note = f"step {save.step} of namespace {save.namespace} is given up before it was durable: {why}"
         log.warning("%s", self._note)
 
     def _changed(self, change: Change) -> None:

@@ -244,6 +244,25 @@ def test_a_step_that_goes_before_it_was_put_is_given_up_and_said(nodes, objects,
     assert steps(objects) == (20,)
 
 
+def test_a_step_that_lost_a_shard_is_given_up_when_a_newer_one_is_durable_and_time_has_passed(nodes, objects, clock):
+    node = nodes("a")
+    node.save(10, content())
+    node.save(10, content(), index=2)
+    node.save(10, content(), world=3)
+    node.save(20, content())
+    node.save(20, content(), index=1)
+    node.save(20, content(), world=2)
+    settle(clock, node, seconds=20)
+    assert steps(objects) == (), "the older one may still come"
+    settle(clock, node, seconds=40)
+    assert steps(objects) == (20,)
+    assert node.draining.protected("ns") == {10}
+    settle(clock, node, seconds=650)
+    assert node.draining.protected("ns") == frozenset()
+    assert "step 10" in node.draining.backlog().note
+    assert not [key for key in objects.list("ns/") if "step_10" in key], "what was put of it is taken back"
+
+
 def test_memory_that_is_needed_takes_the_oldest_waiting_step_and_never_the_newest_complete_one(nodes, objects, clock):
     node = nodes("a", allocated=1 << 20)
     node.plan(is_store_out=True)

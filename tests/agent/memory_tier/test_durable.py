@@ -274,7 +274,7 @@ def test_an_outage_longer_than_memory_gives_up_the_oldest_and_says_so(tmp_path):
         reports = told(node, TierReport)
         assert all(report.used_bytes <= report.allocated_bytes <= cap for report in reports)
         assert all(report.backlog_bytes <= cap for report in reports)
-    assert any("will not be durable" in (report.note or "") for node in tiers for report in told(node, TierReport))
+    assert any("given up before it was durable" in (report.note or "") for node in tiers for report in told(node, TierReport))
 
 
 @pytest.mark.slow
