@@ -24,8 +24,7 @@ from models.checkpoint.states import CopyState, StepState
 from models.checkpoint.table import CheckpointCopy, CheckpointNamespace, CheckpointStep
 from models.cluster.table import Cluster
 from models.events import About
-from models.fault.states import FaultKind, FaultState
-from models.fault.table import Fault
+from models.fault import queries as faults
 from models.ids import ClusterId, NodeId
 from models.job.states import ALIVE, ENDED
 from models.job.table import Job, JobProcess
@@ -41,7 +40,6 @@ LEAST_PERCENT = 20
 HOLDING = (*SERVING, NodeState.DRAINING, NodeState.DETACHING)
 """The states of a node from whose memory peers may read, and to which they may write."""
 _FRESH = timedelta(seconds=1)
-_OUTAGES = tuple(kind for kind in FaultKind if kind.value == "bucket-outage")
 _NUMBER_BYTES = 6
 """Of a plan's number: 48 bits of a digest of what it says, so that the same plan has the same number, and is told once."""
 
@@ -104,7 +102,7 @@ def commons(session: Session, cluster_ids: Collection[ClusterId]) -> dict[Cluste
     serving = serving.where(Node.cluster_id.in_(cluster_ids), Node.state.in_(HOLDING), Node.address.is_not(None))
     serving = serving.where(Node.instance_id.is_not(None))
     nodes = session.execute(serving.order_by(Node.id)).all()
-    is_out = is_store_out(session)
+    is_out = faults.is_store_out(session)
     return {
         cluster.id: Common(
             percent=percent_of(cluster),
@@ -137,15 +135,9 @@ def switch(session: Session, cluster: Cluster, *, now: datetime) -> None:
         notify_all(session, CHANNEL, nodes)
 
 
-def is_store_out(session: Session) -> bool:
-    """Whether an injected outage of the object store holds."""
-    holds = select(Fault.id).where(Fault.kind.in_(_OUTAGES), Fault.state.in_((FaultState.WANTED, FaultState.HOLDING)))
-    return bool(_OUTAGES) and session.scalar(holds.limit(1)) is not None
-
-
 def plan(session: Session, node_id: NodeId, common: Commons, *, now: datetime) -> TierPlan | None:
     """All that a node's memory tier is told. None: its cluster has never had one, and no job on the node saves anything."""
-    cluster_id, name = session.execute(select(Node.cluster_id, Node.instance_id).where(Node.id == node_id)).tuples().one()
+    cluster_id, name = session.execute(select(Node.cluster_id, Node.instance_id).where(Node.id == node_id)).one()
     shared = common.of(session, cluster_id, now=now)
     rows = _namespaces(session, node_id)
     if not shared.is_told and not rows:
