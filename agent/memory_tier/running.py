@@ -71,6 +71,7 @@ class Running:
             now=now,
             rng=rng,
             report=self._is_durable,
+            pace_bytes_per_s=None if settings.drain_mib_s is None else settings.drain_mib_s * budget.MIB,
         )
         self._keeper = self._make_keeper()
         self._steps = Steps(

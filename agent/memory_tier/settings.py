@@ -24,7 +24,7 @@ class Settings:
     """``folder`` is where the memory lies, ``state_dir`` where the last plan is kept.
 
     ``is_mounting`` gives the tier a tmpfs of its own with huge pages, where the node allows that. ``scrub_s`` seconds after a round of hashing
-    everything again the next one begins.
+    everything again the next one begins. ``drain_mib_s`` is what the object store may get a second while a shard goes there; None: as fast as it takes it.
     """
 
     node: str
@@ -38,6 +38,7 @@ class Settings:
     port: int = PORT
     object_store_url: str | None = None
     scrub_s: float = 600.0
+    drain_mib_s: float | None = None
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     """All of it: the object store's client finds its credentials there."""
 
@@ -63,6 +64,7 @@ class Settings:
             port=int(_number(variables, f"{PREFIX}MEMORY_TIER_PORT", PORT)),
             object_store_url=variables.get(f"{PREFIX}OBJECT_STORE_URL") or None,
             scrub_s=_number(variables, f"{PREFIX}MEMORY_TIER_SCRUB_S", cls.scrub_s),
+            drain_mib_s=_number(variables, f"{PREFIX}MEMORY_TIER_DRAIN_MIB_S", 0.0) or None,
             environment=variables,
         )
 

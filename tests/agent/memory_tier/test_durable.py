@@ -292,3 +292,14 @@ def test_a_shard_lies_where_the_readers_of_aws_s_package_look_for_it():
     metadata = Seal("ns", 8, 40, ShardKind.METADATA, 1, "", "", 0.0)
     assert shard_key_of(data) == "ns/rank_3/step_40/checkpoint.pt"
     assert shard_key_of(metadata) == "ns/rank_0/step_40/metadata.metadata"
+
+
+def test_a_node_may_be_told_how_fast_its_shards_go_to_the_store(tmp_path):
+    objects = Objects((tmp_path / "objects").as_uri(), {})
+    environment = {"EVERSTEP_MEMORY_TIER_DRAIN_MIB_S": "32"}
+    with memory_tiers(tmp_path, 1, memory_mib=2048, namespaces=[planned(replicas=1)], environment=environment) as tiers:
+        began = time.monotonic()
+        save(tiers, 10, [os.urandom(64 * MIB)])
+        until(lambda: durable_steps(objects) == (10,), "it is durable")
+        assert time.monotonic() - began >= 1.5
+        check_store(objects)
