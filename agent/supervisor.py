@@ -31,7 +31,7 @@ from everstep.protocol import (
     StepReport,
     ToAgent,
 )
-from everstep.tiers import SavedReport
+from everstep.tiers import DurableReport, SavedReport
 
 from . import processes
 from .processes import Exit, Exits, Record, Script
@@ -178,10 +178,17 @@ class Supervisor:
                 self._steps.setdefault((running.job, message["generation"]), []).append(step)
             case ToAgent.SAVED:
                 self._report(SavedReport.from_wire({**message, "job": running.job}))
+            case ToAgent.DURABLE:
+                self._report(DurableReport.from_wire({**message, "namespace": self._namespace(running.job)}))
             case _:
                 running.is_finished = kind is ToAgent.FINISHED
                 self._tell_progress()
                 self._report(_rank_report(running.job, process, kind, message))
+
+    def _namespace(self, job: str) -> str:
+        """Where the job saves, whatever its processes say."""
+        assignment = self._assignments.get(job)
+        return (assignment.launch.env.get("EVERSTEP_NAMESPACE") if assignment else None) or job
 
     # ------------------------------------------------------------ starting
 

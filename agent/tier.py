@@ -106,7 +106,7 @@ class Tier:
                     await self._planned.wait()
                     found = self._namespace(job, namespace)
         told = {SOCKET_VARIABLE: str(self.door), "EVERSTEP_NAMESPACE": found.name if found else namespace or job}
-        return told | ({"EVERSTEP_CHECKPOINT_TOKEN": found.token} if found else {})
+        return told | (_policy(found) if found else {})
 
     async def strike(self, fault: Fault) -> FaultReport:
         """Has the tier break something of its own; says what came of it."""
@@ -311,3 +311,10 @@ class Tier:
         planned = self._plan.namespaces if self._plan else ()
         of_job = (one for one in planned if one.name == namespace or (namespace is None and one.job == job))
         return next(of_job, None)
+
+
+def _policy(plan: NamespacePlan) -> dict[str, str]:
+    """What a process has to know also when the tier that would tell it is off, or away."""
+    told = {"EVERY": plan.memory_every, "DURABLE_EVERY": plan.durable_every, "MTBF_S": plan.mtbf_s}
+    known = {f"EVERSTEP_CHECKPOINT_{name}": str(value) for name, value in told.items() if value is not None}
+    return {"EVERSTEP_CHECKPOINT_TOKEN": plan.token, **known}

@@ -1,8 +1,7 @@
 """The words that control plane, agent and training process say to each other.
 
 Three conversations use them:
-* **agent ↔ control plane**, HTTP under ``/agent/v1``: the agent registers, beats, reports *facts* (``Report``) and receives
-  *assignments* (``Assignment``) on a stream of directives.
+* **agent ↔ control plane**, HTTP under ``/agent/v1``: the agent registers, beats, reports *facts* and is sent *assignments* on a stream.
 * **training process ↔ agent**, newline-delimited JSON over the Unix socket ``EVERSTEP_SOCKET`` (``ToAgent``, ``ToProcess``).
 * **training process ↔ rendezvous**, a small key-value store which the agent of a generation's first member hosts.
 
@@ -321,8 +320,7 @@ def report_from_wire(wire: dict[str, Any]) -> Report:
 class Registration(Wire):
     """``POST /agent/v1/register``. ``token`` is the one-time boot token, or on a restart the node token it was changed for.
 
-    ``processes`` is the inventory: what already runs on the node for each job. ``boot`` names this start of the agent, so that
-    ``(boot, sequence)`` identifies a report for ever.
+    ``processes`` is the inventory: what already runs here. ``boot`` names this start of the agent: (boot, sequence) is one report for ever.
     """
 
     instance_id: str
@@ -389,6 +387,8 @@ class ToAgent(StrEnum):
     """generation, traceback"""
     SAVED = "saved"
     """step, stall_s, seconds, nbytes, memory_every, durable_every, why"""
+    DURABLE = "durable"
+    """namespace, step, world_size, nbytes, at, save: this process has committed a step to the object store, past any memory tier"""
 
 
 class ToProcess(StrEnum):

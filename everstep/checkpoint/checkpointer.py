@@ -169,14 +169,15 @@ def _no_agent(_: dict[str, Any]) -> None:
 
 
 def _policy_of_job(tiers: Tiers) -> Policy:
-    """What the job file says, as the plan of the memory tier has it; nothing if no tier or no job is there."""
+    """What the job file says, as the plan of the memory tier has it; as this process was told at its start, if no tier is there."""
+    at_start = Policy(tiers.settings.every, tiers.settings.durable_every, tiers.settings.mtbf_s)
     try:
         told = tiers.status().get("policy")
     except (EverstepError, OSError) as error:
         _log.warning("The memory tier was not asked for the job's intervals: %s", error)
-        return Policy()
+        return at_start
     if not told:
-        return Policy()
+        return at_start
     plan = NamespacePlan.from_wire(told)
     return Policy(plan.memory_every, plan.durable_every, plan.mtbf_s)
 

@@ -17,7 +17,8 @@ from everstep.shards import NAMESPACE, PORT
 class Settings:
     """``socket_path`` is None where no memory tier is, ``durable_url`` where no object store is.
 
-    ``address`` and ``port`` are of this node's door. ``namespace`` is "default" outside of a job.
+    ``address`` and ``port`` are of this node's door. ``namespace`` is "default" outside of a job. ``every``, ``durable_every`` (steps) and ``mtbf_s``
+    are what the job's file and the control plane say, for where no memory tier can tell it.
     """
 
     namespace: str
@@ -29,6 +30,9 @@ class Settings:
     port: int
     job: str
     generation: str
+    every: int | None = None
+    durable_every: int | None = None
+    mtbf_s: float | None = None
 
 
 def environment(given: Mapping[str, str] | None = None) -> Mapping[str, str]:
@@ -52,4 +56,11 @@ def read(seen: Mapping[str, str]) -> Settings:
         port=door.port or PORT,
         job=seen.get("EVERSTEP_JOB_ID", ""),
         generation=seen.get("EVERSTEP_GENERATION", ""),
+        every=_steps(seen, "EVERSTEP_CHECKPOINT_EVERY"),
+        durable_every=_steps(seen, "EVERSTEP_CHECKPOINT_DURABLE_EVERY"),
+        mtbf_s=float(seen["EVERSTEP_CHECKPOINT_MTBF_S"]) if seen.get("EVERSTEP_CHECKPOINT_MTBF_S") else None,
     )
+
+
+def _steps(seen: Mapping[str, str], name: str) -> int | None:
+    return int(seen[name]) if seen.get(name) else None

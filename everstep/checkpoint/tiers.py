@@ -34,6 +34,8 @@ class Tiers:
         self.memory = Memory(seen.socket_path, seen.namespace, seen.token) if seen.socket_path else None
         self.cold = Cold(seen.durable_url, now=now) if seen.durable_url else None
         self.doors = Doors(seen.namespace, seen.token)
+        self.committed: Callable[[Manifest], None] = _nobody
+        """Hears of each step that this process has committed to the object store itself: no memory tier tells of it. The runtime sets it."""
         self._spare: list[mmap.mmap] = []
 
     @classmethod
@@ -216,12 +218,17 @@ class OpenShard:
             raise SaveFailed
         seal = _with(draft, digest=digest_of([body]), written_at=self._tiers.now())
         try:
-            cold.write(seal, body)
+            manifest = cold.write(seal, body)
         except OSError as error:
             message = f"shard {seal.index} of step {seal.step} is not saved: {error}"
             raise SaveFailed(message) from error
         self._tiers.take_back(self.body)
+        if manifest is not None:
+            self._tiers.committed(manifest)
         return seal
+
+
+def _nobody(_: Manifest) -> None: ...
 
 
 def _draft(tiers: Tiers, index: int, step: int, save: str, kind: ShardKind, is_durable: bool) -> Seal:

@@ -13,6 +13,7 @@ import torch
 from everstep.checkpoint.checkpointer import Checkpointer
 from everstep.errors import CollectiveFailed, NotInAJob, NotInitialised
 from everstep.protocol import ToAgent
+from everstep.shards import Manifest
 from everstep.testing import faults
 
 from . import randomness, settings
@@ -94,8 +95,20 @@ def _checkpoints(checkpointer: Checkpointer | None, run: Run, membership: Member
     watcher = membership.watcher
     if watcher is not None:
         checkpointer.tell = lambda told: watcher.tell(ToAgent.SAVED, **told)
+        checkpointer.tiers.committed = lambda manifest: watcher.tell(ToAgent.DURABLE, **_durable(manifest))
     job = membership.job
     return Checkpoints(checkpointer, saver, state, job, is_alone=watcher is None, is_in_step=lambda: run.is_in_step)
+
+
+def _durable(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "namespace": manifest.namespace,
+        "step": manifest.step,
+        "world_size": manifest.world_size,
+        "nbytes": manifest.nbytes,
+        "at": manifest.committed_at,
+        "save": manifest.save,
+    }
 
 
 def _alone(membership: Membership, enter: Callable[[], R]) -> R:
