@@ -21,12 +21,12 @@ from typing import Any
 import obstore
 import torch
 from obstore.exceptions import BaseError
-from obstore.store import from_url
 from torch.distributed.checkpoint.filesystem import DEFAULT_SUFFIX, _metadata_fn, _StorageInfo
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta
 
 from everstep.checkpoint.contents import Contents, TensorContent
 from everstep.checkpoint.fetching import Region
+from everstep.checkpoint.object_store import open_store
 from everstep.checkpoint.planning import metadata_of
 from everstep.checkpoint.reading import StepReader
 from everstep.checkpoint.tiers import Tiers
@@ -81,7 +81,7 @@ class _Files:
     def __init__(self, target: str) -> None:
         is_url = "://" in target
         url = target if is_url else Path(target).resolve().as_uri()
-        self._store: Any = from_url(url, mkdir=True) if url.startswith("file:") else _opened(url)
+        self._store = open_store(url)
         self.names: list[str] = []
         self.nbytes = 0
 
@@ -98,10 +98,6 @@ class _Files:
 
     def told(self) -> dict[str, Any]:
         return {"files": len(self.names), "bytes": self.nbytes}
-
-
-def _opened(url: str) -> Any:
-    return from_url(url, client_options={"allow_http": True}) if url.startswith("s3:") else from_url(url)
 
 
 # ---------------------------------------------------------------------------------------------------------------- DCP
