@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torch.optim import Optimizer
+
 from everstep.errors import EverstepError
 from everstep.tiers import NamespacePlan
 
 from . import generators, plain
 from .policy import NOTHING, Policy, Schedule, Wanted, in_force
-from .saving import Order, Outcome, Saver
+from .saving import Order, Outcome, Saver, ShardWork
 from .snapshot import REST, Division, Held, capture, divide, entries_of
 from .tiers import Tiers
 
@@ -63,19 +65,28 @@ class Checkpointer:
 
     # ------------------------------------------------------------ plain scripts
 
-    def restore(self, state: Held) -> int | None:
-        """Fills ``state`` from the newest complete step that every rank can read.
+    def restore(self, state: Held | dict[str, Any]) -> int | None:
+        """Fills ``state`` (an ``everstep.State``, or a DCP state dict, whose tensors are filled) from the newest complete step that every rank can read.
 
         Returns the step, or None if there is none. All ranks must call it. Generators come back where the world size has not changed.
         """
         return self._as_plain().restore(state)
 
-    def step(self, state: Held, step: int) -> None:
+    def step(
+        self,
+        state: Held | Mapping[str, Any] | Callable[[], Mapping[str, Any]],
+        step: int,
+        *,
+        optimizer: Optimizer | None = None,
+        is_last: bool = False,
+    ) -> None:
         """To be called by all ranks after each optimizer step; ``step`` counts those that are done. Saves when it is time.
 
-        The state is copied beside the next forward and backward: the ``step`` of its optimizer waits for the copy.
+        The state is an ``everstep.State``, a DCP state dict, or what makes one when it is needed. It is copied beside the next forward and
+        backward, if its optimizer is known: the ``step`` of that waits for the copy. Otherwise it is copied here. The ``is_last`` step is made
+        durable whatever the intervals say.
         """
-        self._as_plain().step(state, step)
+        self._as_plain().step(state, step, optimizer, is_last=is_last)
 
     def close(self, limit_s: float = 600.0) -> None:
         """Waits for the last save. For the end of a plain script; inside ``resilient`` it is done by itself."""
@@ -121,13 +132,14 @@ class Checkpointer:
     ) -> None:
         """Begins a save of this rank's part. ``own`` are blobs of this rank: of the same names in all of them but for the rank."""
         began = time.monotonic()
+        saver.make_way()
         division = divide(entries_of(state.items()), world_size)
         rest = {REST: state.pack_rest(cursor)} if rank == 0 else {}
         captured = capture(state, division, rank, {**rest, **(own or {})})
         of_ranks = {generators.blob_name(other): other for other in range(world_size)} if own else {}
         contents = self._contents_of(division, state, {REST: 0, **of_ranks}) if rank == 0 else None
         order = Order(step, save, rank, world_size, wanted, captured, contents)
-        saver.begin(order, stalled_s=time.monotonic() - began)
+        saver.begin(ShardWork(order, self.tiers), step, wanted, stalled_s=time.monotonic() - began)
 
     def tell_ended(self, saver: Saver, rank: int) -> None:
         """Tells what the last save has cost, once it has ended. Raises its error if ``strict``."""

@@ -2,7 +2,7 @@
 
 Collectives, in this order, in every rank: at first use one group is made and the save's name is spread from rank 0; each ``restore`` gathers what
 the ranks see; each ``step`` starts one small all-reduce, and the next ``step`` waits for it. So what one rank asks for (an automatic interval, a
-SIGTERM, ``Checkpointer.ask``) is saved one step later, by all of them. Fixed intervals need no word.
+SIGTERM, ``Checkpointer.ask``) is saved one step later, by all of them. Fixed intervals need no word. State dicts add those of ``direct``.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
 from torch.optim import Optimizer
 
-from . import generators
+from everstep.errors import CheckpointMismatch
+
+from . import direct, generators
 from .loading import Loaded, load
 from .policy import NOTHING, Asks, Wanted, decided
 from .signals import Leaving
@@ -28,6 +31,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("everstep.checkpoint")
 _MOST_CANDIDATES = 16
+_OWN = "everstep"
+"""Under this key of a state dict lies what is ours."""
+
+StateDict = Mapping[str, Any]
 
 
 class Plain:
@@ -44,25 +51,34 @@ class Plain:
         if saver is not None:
             self._leaving.install()
 
-    def restore(self, state: Held) -> int | None:
+    def newest(self) -> tuple[int, str] | None:
+        """Step and save of the newest complete step that every rank can see."""
         if self._saver is None:
             return None
         seen = {(one.step, one.save) for one in self._checkpointer.tiers.latest(_MOST_CANDIDATES)}
-        common = set.intersection(*self._ranks.gather(seen))
-        if not common:
+        common: set[tuple[int, str]] = set.intersection(*self._ranks.gather(seen))
+        return max(common, default=None)
+
+    def restore(self, state: Held | dict[str, Any], chosen: tuple[int, str] | None = None) -> int | None:
+        """``chosen``: what ``newest`` has said."""
+        found = chosen or self.newest()
+        if self._saver is None or found is None:
             return None
-        step, save = max(common)
-        step = int(step)
-        loaded = load(self._checkpointer.tiers, state, step, save, generators_of=self._ranks.rank)
-        self._restore_generators(loaded)
+        step, save = found
+        if isinstance(state, dict):
+            self._restore_dict(state, step)
+        else:
+            self._restore_generators(load(self._checkpointer.tiers, state, step, save, generators_of=self._ranks.rank))
         self._ranks.gather(None)  # nobody supersedes what another still reads
         if self._ranks.rank == 0:
             self._checkpointer.tiers.discard(step)
         self._saver.schedule.begins_at(step)
-        _log.warning("Going on from the checkpoint of step %d, read from %s", step, loaded.told)
+        _log.warning("Going on from the checkpoint of step %d", step)
         return step
 
-    def step(self, state: Held, step: int) -> None:
+    def step(
+        self, state: Held | StateDict | Callable[[], StateDict], step: int, optimizer: Optimizer | None, *, is_last: bool
+    ) -> None:
         saver = self._saver
         if saver is None:
             return
@@ -70,10 +86,13 @@ class Plain:
         saver.stepped(now - self._stepped_at)
         self._stepped_at = now
         self._checkpointer.tell_ended(saver, self._ranks.rank)
-        wanted = self._wanted(saver, step)
+        wanted = self._agreed(saver, step) | saver.schedule.fixed(step)
+        if is_last:
+            wanted = wanted | saver.schedule.urgently()
         if wanted:
-            self._save(saver, state, wanted, step)
-        if wanted.durable and self._leaving.is_asked:
+            self._save(saver, state, wanted, step, optimizer)
+        self._cast_vote(saver, step + 1)
+        if wanted and self._leaving.is_asked:
             self.close(self._leaving.grace_s)
             self._leaving.leave()
 
@@ -84,33 +103,55 @@ class Plain:
         self._saver.flush(limit_s, durable=True)
         self._checkpointer.tell_ended(self._saver, self._ranks.rank)
 
-    # ------------------------------------------------------------ inside
+    # ------------------------------------------------------------ saving
 
-    def _wanted(self, saver: Saver, step: int) -> Wanted:
-        """What the ranks have agreed on in the step before, and what a fixed interval says in all of them."""
-        agreed = self._vote.result() if self._vote else NOTHING
-        fixed = saver.schedule.fixed(step)
-        asks = saver.asks(
-            step + 1, decides=self._ranks.rank == 0, wanted=self._checkpointer.asked(), is_urgent=self._leaving.is_asked
-        )
-        self._vote = _Vote(self._ranks, asks)
+    def _agreed(self, saver: Saver, step: int) -> Wanted:
+        """What the ranks have agreed on in the step before. Alone nobody need be waited for."""
         if self._ranks.world_size == 1:
-            agreed = agreed | self._vote.result()  # alone nobody need be waited for
-        return agreed | fixed
+            self._cast_vote(saver, step)
+        return self._vote.result() if self._vote else NOTHING
 
-    def _save(self, saver: Saver, state: Held, wanted: Wanted, step: int) -> None:
+    def _cast_vote(self, saver: Saver, step: int) -> None:
+        """On what becomes of that step; after the save of the one before has begun, or it would be wanted twice."""
+        wanted, urgent = self._checkpointer.asked(), self._leaving.is_asked
+        self._vote = _Vote(self._ranks, saver.asks(step, decides=self._ranks.rank == 0, wanted=wanted, is_urgent=urgent))
+
+    def _save(
+        self,
+        saver: Saver,
+        state: Held | StateDict | Callable[[], StateDict],
+        wanted: Wanted,
+        step: int,
+        optimizer: Optimizer | None,
+    ) -> None:
         saver.settle()
-        save = self._ranks.save_name()
-        cursor = {"step": step}
-        own = {generators.blob_name(self._ranks.rank): generators.pack()}
-        self._checkpointer.save(saver, state, wanted, step, save, self._ranks.rank, self._ranks.world_size, cursor, own)
         self._checkpointer.served()
-        if not self._is_paced(saver, state):
+        if callable(state) or isinstance(state, Mapping):
+            self._save_dict(saver, state() if callable(state) else state, wanted, step)
+        else:
+            self._save_held(saver, state, wanted, step)
+            optimizer = optimizer or cast(Optimizer | None, getattr(state, "optimizer", None))
+        if not self._is_paced(saver, optimizer):
             saver.settle()
 
-    def _is_paced(self, saver: Saver, state: Held) -> bool:
+    def _save_held(self, saver: Saver, state: Held, wanted: Wanted, step: int) -> None:
+        own = {generators.blob_name(self._ranks.rank): generators.pack()}
+        save = self._ranks.save_name()
+        rank, world_size = self._ranks.rank, self._ranks.world_size
+        self._checkpointer.save(saver, state, wanted, step, save, rank, world_size, {"step": step}, own)
+
+    def _save_dict(self, saver: Saver, state: StateDict, wanted: Wanted, step: int) -> None:
+        if _OWN in state:
+            message = f"the state dict has a key {_OWN!r}, under which Everstep keeps its own"
+            raise CheckpointMismatch(message)
+        began = time.monotonic()
+        saver.make_way()
+        own = {str(self._ranks.rank): generators.pack(), "world_size": self._ranks.world_size}
+        work = _DictWork({**state, _OWN: own}, step, wanted, self._checkpointer)
+        saver.begin(work, step, wanted, stalled_s=time.monotonic() - began)
+
+    def _is_paced(self, saver: Saver, optimizer: Optimizer | None) -> bool:
         """Whether the optimizer waits for the copy before it changes anything."""
-        optimizer = getattr(state, "optimizer", None)
         if not isinstance(optimizer, Optimizer):
             return False
         if id(optimizer) not in self._paced:
@@ -118,11 +159,52 @@ class Plain:
             self._paced.add(id(optimizer))
         return True
 
+    # ------------------------------------------------------------ restoring
+
+    def _restore_dict(self, state: dict[str, Any], step: int) -> None:
+        tiers = self._checkpointer.tiers
+        counted: dict[str, Any] = {_OWN: {"world_size": 0}}
+        direct.load(counted, step, tiers=tiers)
+        if counted[_OWN]["world_size"] != self._ranks.world_size:
+            _log.warning("Random numbers begin anew: %s ranks saved, not %d", counted[_OWN]["world_size"], self._ranks.world_size)
+            direct.load(state, step, tiers=tiers)
+            return
+        whole = {**state, _OWN: {str(self._ranks.rank): b""}}
+        direct.load(whole, step, tiers=tiers)
+        generators.unpack(whole.pop(_OWN)[str(self._ranks.rank)])
+        state.update(whole)
+
     def _restore_generators(self, loaded: Loaded) -> None:
         if loaded.world_size != self._ranks.world_size:
             _log.warning("Random numbers begin anew: %d ranks saved, %d go on", loaded.world_size, self._ranks.world_size)
         elif loaded.generators is not None:
             generators.unpack(loaded.generators)
+
+
+class _DictWork:
+    """A state dict: ``direct`` plans in the training thread and copies in one of its own."""
+
+    def __init__(self, state: StateDict, step: int, wanted: Wanted, checkpointer: Checkpointer) -> None:
+        self._saving: direct.Saving | None = None
+        self._error: Exception | None = None
+        try:
+            self._saving = direct.async_save(state, step, durable=wanted.durable, tiers=checkpointer.tiers)
+        except (RuntimeError, OSError) as error:
+            self._error = error
+
+    def open(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def copy(self) -> None:
+        if self._saving is not None:
+            self._saving.staged.result()
+
+    def seal(self) -> int:
+        return self._saving.sealed.result().size if self._saving is not None else 0
+
+    def abandon(self) -> None:
+        """Done by who opened it."""
 
 
 class _Ranks:

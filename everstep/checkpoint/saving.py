@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -58,23 +59,79 @@ class Outcome:
     error: Exception | None = None
 
 
+class Work(Protocol):
+    """What a save's thread does, in this order; ``abandon`` instead of the rest when one of it raises."""
+
+    def open(self) -> None: ...
+
+    def copy(self) -> None:
+        """Reads the state, for the last time."""
+
+    def seal(self) -> int:
+        """Returns how many bytes this rank has saved."""
+
+    def abandon(self) -> None: ...
+
+
+class ShardWork:
+    """A part of a divided state."""
+
+    def __init__(self, order: Order, tiers: Tiers) -> None:
+        self._order = order
+        self._tiers = tiers
+        self._shard: OpenShard | None = None
+
+    def open(self) -> None:
+        order = self._order
+        self._shard = self._place(order.rank, order.captured.layout.size, ShardKind.DATA)
+
+    def copy(self) -> None:
+        if self._shard is not None:
+            with torch.no_grad():
+                self._order.captured.write(torch.frombuffer(self._shard.body, dtype=torch.uint8))
+
+    def seal(self) -> int:
+        size, contents, shard = self._order.captured.layout.size, self._order.contents, self._shard
+        if shard is None:
+            raise SaveFailed
+        shard.seal(size)
+        self._shard = None
+        if contents is None:
+            return size
+        self._shard = self._place(self._order.world_size, len(contents), ShardKind.METADATA)
+        self._shard.body[: len(contents)] = contents
+        self._shard.seal(len(contents))
+        self._shard = None
+        return size + len(contents)
+
+    def abandon(self) -> None:
+        if self._shard is not None:
+            self._shard.abandon()
+
+    def _place(self, index: int, nbytes: int, kind: ShardKind) -> OpenShard:
+        order = self._order
+        return self._tiers.open(
+            index=index, step=order.step, save=order.save, nbytes=nbytes, kind=kind, is_durable=order.wanted.durable
+        )
+
+
 class Save:
     """One save under way."""
 
-    def __init__(self, order: Order, tiers: Tiers, policy: Callable[[], Policy | None]) -> None:
+    def __init__(self, work: Work, step: int, wanted: Wanted, tiers: Tiers, policy: Callable[[], Policy | None]) -> None:
         self.policy: Policy | None = None
         """What is asked of saves by the time that this one has ended."""
-        self.outcome = Outcome(order.step, order.wanted.durable)
+        self.outcome = Outcome(step, wanted.durable)
         self.drain_s: float | None = None
-        self._tiers = tiers
-        self._ask_policy = policy
         self.drained = threading.Event()
         """Whatever could be learnt of how long it took to be durable is known."""
+        self._tiers = tiers
+        self._ask_policy = policy
         self._lock = threading.Lock()
         self._is_copying = self._is_given_up = False
         self._copied, self._over = threading.Event(), threading.Event()
         self._began = time.monotonic()
-        threading.Thread(target=self._run, args=(order,), name="everstep-save", daemon=True).start()
+        threading.Thread(target=self._run, args=(work,), name="everstep-save", daemon=True).start()
 
     @property
     def is_over(self) -> bool:
@@ -105,71 +162,46 @@ class Save:
             message = f"the memory tier has made no room within {ROOM_PATIENCE_S:.0f} s, and the state has moved on"
             raise SaveFailed(message)
 
-    def _run(self, order: Order) -> None:
+    def _run(self, work: Work) -> None:
         try:
-            self._write(order)
+            self._do(work)
             self.policy = self._ask_policy()
         except Exception as error:  # noqa: BLE001, told with the next step
             self.outcome.error = error
         self.outcome.seconds = time.monotonic() - self._began
         self._copied.set()
         self._over.set()
-        if self.outcome.error is None and order.wanted.durable:
-            step = order.step
-            del order  # and with it what was captured
-            self._await_drain(step)
+        if self.outcome.error is None and self.outcome.is_durable:
+            del work  # and with it what was captured
+            self._await_drain()
 
-    def _write(self, order: Order) -> None:
-        size = order.captured.layout.size
-        shard = self._open(order, order.rank, size, ShardKind.DATA)
+    def _do(self, work: Work) -> None:
         try:
+            work.open()
             self._begin_copy()
-            with torch.no_grad():
-                order.captured.write(_tensor_over(shard))
+            work.copy()
             self._copied.set()
-            shard.seal(size)
+            self.outcome.nbytes = work.seal()
         except BaseException:
-            shard.abandon()
+            work.abandon()
             raise
-        self.outcome.nbytes = size
-        if order.contents is not None:
-            self._write_contents(order, order.contents)
 
-    def _write_contents(self, order: Order, contents: bytes) -> None:
-        shard = self._open(order, order.world_size, len(contents), ShardKind.METADATA)
+    def _await_drain(self) -> None:
         try:
-            shard.body[: len(contents)] = contents
-            shard.seal(len(contents))
-        except BaseException:
-            shard.abandon()
-            raise
-        self.outcome.nbytes += len(contents)
-
-    def _open(self, order: Order, index: int, nbytes: int, kind: ShardKind) -> OpenShard:
-        return self._tiers.open(
-            index=index, step=order.step, save=order.save, nbytes=nbytes, kind=kind, is_durable=order.wanted.durable
-        )
-
-    def _await_drain(self, step: int) -> None:
-        try:
-            if self._is_durable(step):
+            if self._is_durable():
                 self.drain_s = time.monotonic() - self._began
         except Exception as error:  # noqa: BLE001, nobody waits for this thread
-            _log.info("Step %d: how long it took to be durable is not known: %s", step, error)
+            _log.info("Step %d: how long it took to be durable is not known: %s", self.outcome.step, error)
         self.drained.set()
 
-    def _is_durable(self, step: int) -> bool:
+    def _is_durable(self) -> bool:
         """Waits for it. Where no memory tier is, the ranks write to the store themselves, and whoever is last commits the step."""
         until = time.monotonic() + _DRAIN_PATIENCE_S
         while (left := until - time.monotonic()) > 0:
-            if self._tiers.wait(step, is_durable=True, seconds=left)["is_durable"]:
+            if self._tiers.wait(self.outcome.step, is_durable=True, seconds=left)["is_durable"]:
                 return True
             time.sleep(_LOOK_EVERY_S)
         return False
-
-
-def _tensor_over(shard: OpenShard) -> torch.Tensor:
-    return torch.frombuffer(shard.body, dtype=torch.uint8)
 
 
 class Saver:
@@ -195,13 +227,16 @@ class Saver:
             due = due | self.schedule.urgently()
         return Asks(due.memory, due.durable, self.is_busy, is_urgent)
 
-    def begin(self, order: Order, *, stalled_s: float) -> None:
-        """The copy begins now. ``stalled_s``: what capturing has cost. A save that has not ended is waited for: only urgent ones come here then."""
+    def begin(self, work: Work, step: int, wanted: Wanted, *, stalled_s: float = 0.0) -> None:
+        """The copy begins now. ``stalled_s``: what capturing has cost."""
+        self.schedule.saved(step, wanted)
+        self._current, self._is_told = Save(work, step, wanted, self._tiers, self._ask_policy), False
+        self._current.outcome.stall_s += stalled_s
+
+    def make_way(self) -> None:
+        """Waits for the save before, boundedly: it is still under way only where the next one is urgent, or nobody votes."""
         if self._current is not None:
             self._current.wait(ROOM_PATIENCE_S)
-        self.schedule.saved(order.step, order.wanted)
-        self._current, self._is_told = Save(order, self._tiers, self._ask_policy), False
-        self._current.outcome.stall_s += stalled_s
 
     def settle(self) -> None:
         """Nothing of the state is read by a save from now on."""

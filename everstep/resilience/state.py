@@ -89,6 +89,7 @@ class State:
         lines = [f"{key} {tensor.dtype} {tuple(tensor.shape)}" for key, tensor in self._model_tensors()]
         groups = self.optimizer.param_groups if self.optimizer else []
         lines += [str(len(group["params"])) for group in groups] + sorted(self.others)
+        lines += [f"wrapped at {prefix}" for prefix in self._wrapped_at()]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
 
     def tensors(self) -> list[tuple[str, torch.Tensor]]:
@@ -207,8 +208,10 @@ class State:
     # ------------------------------------------------------------ inside
 
     def _model_tensors(self) -> list[tuple[str, torch.Tensor]]:
+        """By names that know nothing of wrappers: a checkpoint of a wrapped model fills one that is not."""
+        prefixes = self._wrapped_at()
         named = [*self.model.named_parameters(), *self.model.named_buffers()]
-        return [(f"model/{name}", tensor) for name, tensor in named]
+        return [(f"model/{_unwrapped(name, prefixes)}", tensor) for name, tensor in named]
 
     def _parameters(self) -> list[torch.nn.Parameter]:
         if self.optimizer is None:
@@ -226,19 +229,20 @@ class State:
         ]
 
     def _item_paths(self) -> list[tuple[str, ...]]:
-        prefixes = [f"{name}." if name else "" for name, _ in self._named_wrappers()]
+        prefixes = self._wrapped_at()
         names = {id(parameter): _unwrapped(name, prefixes) for name, parameter in self.model.named_parameters()}
         owners = [names.get(id(parameter), f"#{number}") for number, parameter in enumerate(self._parameters())]
-        paths: list[tuple[str, ...]] = [
-            ("model", _unwrapped(key.removeprefix("model/"), prefixes)) for key, _ in self._model_tensors()
-        ]
+        paths: list[tuple[str, ...]] = [("model", key.removeprefix("model/")) for key, _ in self._model_tensors()]
         for key, _ in self._optimizer_tensors():
             _, number, name = key.split("/", 2)
             paths.append(("optimizer", "state", owners[int(number)], name))
         return paths
 
-    def _named_wrappers(self) -> list[tuple[str, DistributedDataParallel]]:
-        return [(name, module) for name, module in self.model.named_modules() if isinstance(module, DistributedDataParallel)]
+    def _wrapped_at(self) -> list[str]:
+        """What stands before ``module.`` in the names of wrapped parts."""
+        return [
+            f"{name}." if name else "" for name, module in self.model.named_modules() if isinstance(module, DistributedDataParallel)
+        ]
 
     def _optimizer_values(self) -> dict[int, dict[str, Any]]:
         if self.optimizer is None:

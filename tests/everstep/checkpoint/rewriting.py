@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from everstep.checkpoint.policy import Wanted
-from everstep.checkpoint.saving import Order, Save
+from everstep.checkpoint.saving import Order, Save, ShardWork
 from everstep.checkpoint.snapshot import REST, capture, divide, entries_of
 from everstep.checkpoint.tiers import Tiers
 from everstep.checkpoint.torch_parts import dtype_of
@@ -60,8 +60,7 @@ def write(tiers: Tiers, state: Rewritten, step: int, cursor: dict[str, Any], wor
     for rank in range(world_size):
         captured = capture(state, division, rank, {REST: state.pack_rest(cursor)} if rank == 0 else {})
         wanted = Wanted(memory=tiers.has_memory, durable=tiers.has_store)
-        save = Save(
-            Order(step, "poisoned", rank, world_size, wanted, captured, None if rank else contents), tiers, policy=lambda: None
-        )
+        order = Order(step, "poisoned", rank, world_size, wanted, captured, None if rank else contents)
+        save = Save(ShardWork(order, tiers), step, wanted, tiers, policy=lambda: None)
         assert save.wait(20)
         assert save.outcome.error is None

@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.parallel import DistributedDataParallel
 
 from everstep.checkpoint.layout import read_tail, tail_length
 from everstep.checkpoint.snapshot import REST, Division, Entry, capture, divide, entries_of
@@ -106,3 +108,15 @@ def layout_of(body: torch.Tensor) -> Any:
 @pytest.fixture(autouse=True)
 def _quiet() -> None:
     torch.set_num_threads(1)
+
+
+def test_a_wrapped_models_names_are_those_of_the_model_without_its_wrapper() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        net = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+        bare, wrapped = State(model=net), State(model=DistributedDataParallel(net))
+        assert [name for name, _ in wrapped.items()] == [name for name, _ in bare.items()]
+        assert wrapped.entries() == bare.entries()
+        assert wrapped.structure() != bare.structure(), "ranks that wrap and ranks that do not would wait for each other for ever"
+    finally:
+        dist.destroy_process_group()
