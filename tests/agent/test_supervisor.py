@@ -17,6 +17,7 @@ from agent import processes
 from agent.ranks import socket_path
 from agent.supervisor import Supervisor
 from everstep.protocol import Assignment, Generation, Launch, Member, Process, ProcessReport, ProcessStatus, Report
+from everstep.tiers import DurableReport, SavedReport
 
 SLEEP = ("sleep", "60")
 
@@ -128,6 +129,32 @@ def test_who_ignores_the_term_signal_is_killed_after_the_grace(tmp_path: Path) -
             await asyncio.sleep(0.01)
         await node.assign(stubborn, grace_s=0.3)
         assert (await node.until(ProcessStatus.EXITED)).signal == signal.SIGKILL
+
+    on_a_node(tmp_path, scenario)
+
+
+SAVES = """
+import json, os, socket
+with socket.socket(socket.AF_UNIX) as agent:
+    agent.connect(os.environ["EVERSTEP_SOCKET"])
+    for message in (
+        {"type": "hello", "process": os.environ["EVERSTEP_PROCESS_ID"]},
+        {"type": "saved", "step": 5, "stall_s": 0.1, "seconds": 0.5, "nbytes": 7, "memory_every": 5, "why": "as the job file says"},
+        {"type": "durable", "namespace": "another-job-s", "step": 5, "world_size": 1, "nbytes": 7, "at": 3.0, "save": "s"},
+    ):
+        agent.sendall(json.dumps(message).encode() + b"\\n")
+"""
+
+
+def test_what_a_save_cost_and_what_is_durable_is_passed_on_for_the_job_s_own_namespace(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        await node.assign((sys.executable, "-S", "-c", SAVES), "p-1", EVERSTEP_NAMESPACE="mine")
+        await node.until(ProcessStatus.EXITED)
+        told = [report for report in node.reports if isinstance(report, SavedReport | DurableReport)]
+        assert told == [
+            SavedReport("job", 5, 0.1, 0.5, 7, 5, why="as the job file says"),
+            DurableReport("mine", 5, 1, 7, 3.0, "s"),
+        ]
 
     on_a_node(tmp_path, scenario)
 
