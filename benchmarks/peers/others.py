@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -40,18 +41,11 @@ def measured(folder: Path, mib: int, rounds: int) -> Iterator[Peer]:
 def _measure(name: str, environment: str, script: str, folder: Path, sizes: tuple[str, str]) -> Peer:
     python = _ENVIRONMENTS / environment / "bin" / "python"
     if not python.exists():
-        return Peer(name, why_not=f"not installed: make .venv-clients/{environment}/installed")
+        return Peer(name, why_not="not installed: make bench-peers")
     out, log = folder / f"{environment}.json", folder / f"{environment}.log"
-    command = [
-        str(python),
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node=2",
-        str(_HERE / script),
-        *sizes,
-        str(out),
-    ]
+    run_id = f"everstep-bench-{os.getpid()}-{environment}"
+    rendezvous = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", f"--rdzv-id={run_id}", "--nproc-per-node=2"]
+    command = [str(python), "-m", "torch.distributed.run", *rendezvous, str(_HERE / script), *sizes, str(out)]
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     with log.open("w") as words:  # a file: a saver that it forks keeps its output open
         process = subprocess.Popen(command, env=variables, cwd=folder, stdout=words, stderr=words, start_new_session=True)
@@ -61,6 +55,7 @@ def _measure(name: str, environment: str, script: str, folder: Path, sizes: tupl
             code = None
         finally:
             _end(process)
+            _clear(run_id)
     if code != 0 or not out.exists():
         lines = [line for line in log.read_text(errors="replace").splitlines() if "Error" in line] or ["no word of why"]
         return Peer(name, why_not=f"{'it did not end' if code is None else f'exit code {code}'}: {lines[-1][-_TAIL:]}")
@@ -72,3 +67,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, 9)
     process.wait()
+
+
+def _clear(run_id: str) -> None:
+    """DLRover leaves its shared memory and sockets behind, under the run's id."""
+    for place in (Path("/dev/shm"), Path("/tmp/ckpt_sock")):  # noqa: S108  (its places, not ours)
+        for left in place.glob(f"{run_id}*"):
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
