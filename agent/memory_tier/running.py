@@ -62,17 +62,7 @@ class Running:
         self._locating = self._make_locating()
         node, now, rng = settings.node, outside.now, outside.rng
         self._replication = Replication(self.store, self._peers, node=node, now=now, rng=rng)
-        self.draining = Draining(
-            self.store,
-            self._objects,
-            self._peers,
-            node=node,
-            discards=self._discards,
-            now=now,
-            rng=rng,
-            report=self._is_durable,
-            pace_bytes_per_s=None if settings.drain_mib_s is None else settings.drain_mib_s * budget.MIB,
-        )
+        self.draining = self._make_draining()
         self._keeper = self._make_keeper()
         self._steps = Steps(
             store=self.store,
@@ -141,6 +131,20 @@ class Running:
             is_open=self._authority.is_open,
             is_discarded=self._discards.covers,
             clock=time.monotonic,
+        )
+
+    def _make_draining(self) -> Draining:
+        settings = self._settings
+        return Draining(
+            self.store,
+            self._objects,
+            self._peers,
+            node=settings.node,
+            discards=self._discards,
+            now=self._outside.now,
+            rng=self._outside.rng,
+            report=self._is_durable,
+            pace_bytes_per_s=None if settings.drain_mib_s is None else settings.drain_mib_s * budget.MIB,
         )
 
     def _make_keeper(self) -> Keeper:
