@@ -65,12 +65,17 @@ class Checkpointer:
 
     # ------------------------------------------------------------ plain scripts
 
-    def restore(self, state: Held | dict[str, Any]) -> int | None:
+    def newest(self) -> tuple[int, str] | None:
+        """Step and save of what ``restore`` would take, None if there is nothing. All ranks must call it."""
+        return self._as_plain().newest()
+
+    def restore(self, state: Held | dict[str, Any], chosen: tuple[int, str] | None = None) -> int | None:
         """Fills ``state`` (an ``everstep.State``, or a DCP state dict, whose tensors are filled) from the newest complete step that every rank can read.
 
         Returns the step, or None if there is none. All ranks must call it. Generators come back where the world size has not changed.
+        ``chosen`` is what ``newest`` has said, if that was asked before.
         """
-        return self._as_plain().restore(state)
+        return self._as_plain().restore(state, chosen)
 
     def step(
         self,

@@ -24,7 +24,7 @@ from tests.checkpoint.tiers import memory_tiers, planned
 SCRIPT = Path(__file__).parents[1] / "scripts" / "plain.py"
 
 
-def started(folder: Path, *rounds: Sequence[dict[str, Any]]) -> subprocess.Popen[str]:
+def started(folder: Path, *rounds: Sequence[dict[str, Any]], script: Path = SCRIPT) -> subprocess.Popen[str]:
     """Rounds of runs (see the script); notes are folders below ``folder``."""
     told = [[{**run, "notes": str(folder / run["notes"]), "port": _free_port()} for run in runs] for runs in rounds]
     for run in itertools.chain.from_iterable(told):
@@ -33,7 +33,7 @@ def started(folder: Path, *rounds: Sequence[dict[str, Any]]) -> subprocess.Popen
     kept = {name: value for name, value in os.environ.items() if not name.startswith("EVERSTEP_")}
     environment = {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(everstep.__file__).parents[1])}
     return subprocess.Popen(
-        [sys.executable, str(SCRIPT), str(folder / "rounds.json")],
+        [sys.executable, str(script), str(folder / "rounds.json")],
         env=environment,
         cwd=folder,
         text=True,
@@ -50,7 +50,8 @@ def ended(script: subprocess.Popen[str], limit_s: float = 100) -> tuple[list[lis
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(script.pid, signal.SIGKILL)
-    return json.loads(told), words
+    assert told, words
+    return json.loads(told.splitlines()[-1]), words
 
 
 def _free_port() -> int:
