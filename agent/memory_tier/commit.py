@@ -33,6 +33,7 @@ from everstep.shards import (
 from .objects import AlreadyThere, NotThere, Objects
 
 _LOOKS_AT_ONCE = 16
+_PIECE_BYTES = 8 << 20
 
 Pieces = Callable[[memoryview], Iterator[memoryview]]
 
@@ -155,6 +156,18 @@ def covers(manifest: Manifest, seal: Seal) -> bool:
     """Whether a durable step holds this very shard."""
     there = manifest.shards[seal.index] if seal.index < len(manifest.shards) else None
     return there is not None and manifest.save == seal.save and there.digest == seal.digest and there.kind is seal.kind
+
+
+def paced(bytes_per_s: float, wait: Callable[[float], object]) -> Pieces:
+    """Pieces of which the next one is handed out when the one before has had its time."""
+
+    def pieces(body: memoryview) -> Iterator[memoryview]:
+        for start in range(0, body.nbytes, _PIECE_BYTES):
+            piece = body[start : start + _PIECE_BYTES]
+            yield piece
+            wait(piece.nbytes / bytes_per_s)
+
+    return pieces
 
 
 def shard_key_of(seal: Seal) -> str:

@@ -17,7 +17,7 @@ from everstep.tiers import CopyStatus, DurableReport, NamespacePlan, TierPlan
 
 from . import backlog
 from .backlog import Backlog, Pending, Save
-from .commit import Durable
+from .commit import Durable, paced
 from .committed import Committed
 from .discards import Discard, Discards
 from .heirs import Heirs
@@ -41,9 +41,9 @@ _MOST_LOOK_S = 5.0
 _MOST_LOOK_IN_ORDER_S = 1.0
 _ASKED_FROM_LOOK = 5
 """From this look on, some seconds after the first, others are asked for a metadata shard that should have been written here."""
+_WAIT_S = 0.5
 _GRACE_S = 5.0
 """How long the writer of a shard is left alone with it before a holder of its replica looks after it."""
-_PIECE = 8 << 20
 
 
 class Draining:
@@ -67,7 +67,7 @@ class Draining:
         self._node, self._now = node, now
         self._committed = Committed(now=now, report=report)
         self._stopped = threading.Event()
-        pieces = None if pace_bytes_per_s is None else self._paced(pace_bytes_per_s)
+        pieces = None if pace_bytes_per_s is None else paced(pace_bytes_per_s, self._stopped.wait)
         self._durable = Durable(objects, pieces=pieces, superseded=self._committed.superseded)
         self._discards = discards
         self._superseding = Superseding(self._durable)
@@ -131,8 +131,14 @@ class Draining:
         return self._committed.newest(namespace)
 
     def wait(self, namespace: str, step: int, seconds: float) -> bool:
-        """Whether a step is durable, once it is, or after so long."""
-        if self._committed.wait(namespace, step, seconds):
+        """Whether a step is durable, once it is, or after so long. While somebody waits, it is looked at often what other nodes have done."""
+        left_s = seconds
+        while not self._committed.wait(namespace, step, min(left_s, _WAIT_S)):
+            left_s -= _WAIT_S
+            if left_s <= 0:
+                break
+            self._hurry(namespace, step)
+        else:
             return True
         try:
             return self._objects.is_there and self._durable.manifest(namespace, step) is not None
@@ -345,6 +351,12 @@ class Draining:
             self._note = f"step {save.step} of namespace {save.namespace} is given up before it was durable: {why}"
         log.warning("%s", self._note)
 
+    def _hurry(self, namespace: str, step: int) -> None:
+        for save, pending in list(self._pending.items()):
+            if save[:2] == (namespace, step):
+                pending.next_at = min(pending.next_at, self._now())
+        self._wake()
+
     def _changed(self, change: Change) -> None:
         seal = change.seal
         save = Save(seal.namespace, seal.step, seal.save)
@@ -377,15 +389,6 @@ class Draining:
         with self._news:
             self._is_woken = True
             self._news.notify_all()
-
-    def _paced(self, bytes_per_s: float) -> Callable[[memoryview], Iterator[memoryview]]:
-        def pieces(body: memoryview) -> Iterator[memoryview]:
-            for start in range(0, body.nbytes, _PIECE):
-                piece = body[start : start + _PIECE]
-                yield piece
-                self._stopped.wait(piece.nbytes / bytes_per_s)
-
-        return pieces
 
 
 def _written_at(seals: Iterable[Seal]) -> float:
