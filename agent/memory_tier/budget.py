@@ -66,9 +66,9 @@ class Budget:
         with self._lock:
             self.used += nbytes
 
-    def count_refusal(self) -> None:
+    def count_refusal(self, times: int = 1) -> None:
         with self._lock:
-            self.refusals += 1
+            self.refusals += times
 
     def _words(self, nbytes: int) -> str:
         if self.allocated == 0:

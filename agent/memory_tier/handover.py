@@ -25,6 +25,8 @@ from everstep.tiers import NamespacePlan
 log = logging.getLogger(__name__)
 
 _BACKLOG = 256
+_PATIENCE_S = 2.0
+"""How long the end of a conversation is waited for: what it asked last may be waiting for something."""
 
 
 class Steps(Protocol):
@@ -84,7 +86,7 @@ class Handover:
         self._accepting.start()
 
     def stop(self) -> None:
-        """Ends every conversation; segments that were being filled are given back before it returns."""
+        """Ends every conversation; what was being filled is given back."""
         listener, self._listener = self._listener, None
         if listener is None:
             return
@@ -98,7 +100,7 @@ class Handover:
         for connection, _ in talks:
             _hang_up(connection)
         for _, thread in talks:
-            thread.join()
+            thread.join(_PATIENCE_S)
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
@@ -145,7 +147,7 @@ class _Desk:
     def take(self, namespace: str, index: int, step: int, nbytes: int) -> Segment:
         """Raises NoRoom."""
         try:
-            return self.store.take(namespace, index, step, nbytes)
+            return self.store.take(namespace, index, step, nbytes, is_last_try=False)
         except NoRoom:
             self.relieve()
         return self.store.take(namespace, index, step, nbytes)

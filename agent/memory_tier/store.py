@@ -113,8 +113,8 @@ class Store:
                 if held.seal.index == index:
                     held.segment.claim = None
 
-    def take(self, namespace: str, index: int, step: int, nbytes: int) -> Segment:
-        """A segment to be filled with a shard, without a stamp. Seal it or abandon it. Raises NoRoom, after older steps have given way."""
+    def take(self, namespace: str, index: int, step: int, nbytes: int, *, is_last_try: bool = True) -> Segment:
+        """A segment to be filled, without a stamp; to be sealed or abandoned. Raises NoRoom, after older steps have given way; counted at the last try."""
         claim = (namespace, index)
         while True:
             with self._lock:
@@ -124,7 +124,7 @@ class Store:
             except NoRoom as refused:
                 segment = self._squeeze(namespace, claim, nbytes)
                 if segment is None:
-                    self.budget.count_refusal()
+                    self.budget.count_refusal(1 if is_last_try else 0)
                     message = f"no memory for shard {index} of step {step} of namespace {namespace}: {refused}"
                     raise NoRoom(message) from refused
             if segment is not None:

@@ -96,24 +96,25 @@ class Tier:
             else:
                 self._running.know(plan)
                 if before is None or before.allocation_percent != plan.allocation_percent:
-                    self._resize(self._running, self._allocated(plan))
-        except OSError as error:
-            self._note = f"the memory tier of node {self._settings.node} cannot be as plan {plan.number} says: {error}"
-            log.exception("%s", self._note)
+                    self._note = self._resize(self._running, self._allocated(plan))
+        except (OSError, ValueError) as error:
+            note = f"the memory tier of node {self._settings.node} cannot be as plan {plan.number} says: {error}"
+            if note != self._note:
+                log.exception("%s", note)
+            self._note = note
 
     def _turn_on(self, plan: TierPlan) -> None:
         allocated = self._allocated(plan)
         ground = mounting.prepare(self._settings.folder, nbytes=allocated, is_mounting=self._settings.is_mounting)
-        self._note = ground.note
         outside = Outside(now=self._now, rng=self._rng, changed=self._telling.changed, durable=self._control.report)
         running = Running(self._settings, outside, allocated_bytes=allocated, granule=ground.granule)
-        self._resize(running, allocated)  # an earlier process may have had a larger cap
+        note = self._resize(running, allocated)  # an earlier process may have had a larger cap
         try:
             running.start(plan)
         except OSError:
             running.stop()
             raise
-        self._running = running
+        self._running, self._note = running, note or ground.note
         log.info("the memory tier is on: %s", budget.in_mib(allocated))
 
     def _turn_off(self) -> None:
@@ -127,14 +128,14 @@ class Tier:
         mounting.give_back(self._settings.folder)
         shutil.rmtree(self._settings.folder, ignore_errors=True)
 
-    def _resize(self, running: Running, allocated: int) -> None:
+    def _resize(self, running: Running, allocated: int) -> str | None:
+        """What an operator should know of it."""
         gone = running.store.resize(allocated)
-        if gone:
-            self._note = f"the memory tier became {budget.in_mib(allocated)}: {_words(gone)} went, the oldest first"
-            log.warning("%s", self._note)
+        note = f"the memory tier became {budget.in_mib(allocated)}: {_words(gone)} went, the oldest first" if gone else None
+        if note:
+            log.warning("%s", note)
         why = mounting.resize(self._settings.folder, nbytes=max(allocated, running.store.usage.used))
-        if why:
-            self._note = f"the memory tier's mount keeps its size: {why}"
+        return f"the memory tier's mount keeps its size: {why}" if why else note
 
     def _allocated(self, plan: TierPlan) -> int:
         return budget.share_of(plan.allocation_percent or 0, node_mib=self._settings.memory_mib, machine_bytes=budget.total_bytes())

@@ -79,7 +79,15 @@ def lose(tiers, victim, _chance):
     return [node for node in tiers if node is not victim]
 
 
-EVENTS = (kill, kill_in_a_save, lose)
+def kill_everybody(tiers, _victim, _chance):
+    for node in tiers:
+        node.kill()
+    for node in tiers:
+        node.start()
+    return list(tiers)
+
+
+EVENTS = (kill, kill_in_a_save, lose, kill_everybody)
 
 
 def schedule(tmp_path, *, seed, rounds):
@@ -94,7 +102,8 @@ def schedule(tmp_path, *, seed, rounds):
             event = chance.choice(EVENTS)
             print(f"round {number}: {event.__name__} {victim.name}")
             check(event(tiers, victim, chance), step)
-            victim.start()
+            if not victim.is_alive:
+                victim.start()
             check(tiers, step)
         assert not list(tiers.object_store.rglob("*.pt"))
 

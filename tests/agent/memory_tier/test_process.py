@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import signal
+import socket
 import stat
 import time
 from pathlib import Path
@@ -20,6 +22,10 @@ MIB = 1 << 20
 
 def tier_reports(node):
     return [report for report in node.reports if isinstance(report, TierReport)]
+
+
+def note_of(node):
+    return next((report.note for report in reversed(tier_reports(node))), None)
 
 
 def copies(node, status=CopyStatus.SEALED):
@@ -190,3 +196,34 @@ def test_an_idle_tier_costs_no_processor(tmp_path):
 def processor_s(pid):
     words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_tier_whose_address_is_taken_says_so_and_begins_when_it_is_free(tmp_path):
+    with memory_tiers(tmp_path, allocation_percent=None) as tiers:
+        node = tiers[0]
+        with socket.create_server((node.address, 9200)):
+            tiers.tell(allocation_percent=25)
+            note = until(lambda: note_of(node), "a note")
+            assert "Address already in use" in note
+            assert tier_reports(node)[-1].allocated_bytes == 0
+        until(node._serves, "the tier serves")
+        until(lambda: tier_reports(node)[-1].note is None, "the note goes")
+        save_step(node, 10)
+
+
+def test_an_object_store_that_cannot_be_is_said_and_costs_nothing_else(tmp_path):
+    with memory_tiers(tmp_path, allocation_percent=None, environment={"EVERSTEP_OBJECT_STORE_URL": "nonsense://x"}) as tiers:
+        tiers.tell(allocation_percent=25)
+        note = until(lambda: note_of(tiers[0]), "a note")
+        assert "nonsense" in note
+        assert tiers[0].is_alive
+
+
+def test_a_wait_does_not_keep_a_tier_from_being_turned_off(tmp_path):
+    with memory_tiers(tmp_path) as tiers:
+        save_step(tiers[0], 10)
+        with tiers[0].talk() as ask, concurrent.futures.ThreadPoolExecutor() as pool:
+            waiting = pool.submit(ask, "wait", step=10, replicas=2, durable=False, seconds=25)
+            tiers.tell(allocation_percent=None)
+            until(lambda: not tiers[0].folder.exists(), "the tier is off", patience_s=15)
+            assert waiting.exception(timeout=30) is not None or waiting.result() is not None
