@@ -17,7 +17,7 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import LocalStore, from_url
 
-from everstep.shards import Manifest, manifest_key, seal_key, shard_key
+from everstep.shards import Manifest, manifest_key, seal_key, shard_key, superseded_key
 from workers.settings import Settings
 
 _CALL = timedelta(seconds=10)
@@ -69,6 +69,7 @@ class Objects:
         indexes = [(index, worlds[-1]) for index in range(worlds[-1] + 1)] if worlds else []
         self._delete([seal_key(namespace, index, step, world) for index, world in indexes])
         self._delete([shard_key(namespace, index, step, world) for index, world in indexes])
+        self._delete(self._superseded(namespace, step))
         self._take_back_if_torn(namespace, step)
 
     def _take_back_if_torn(self, namespace: str, step: int) -> None:
@@ -85,6 +86,14 @@ class Objects:
             prefixes = obstore.list_with_delimiter(self.store, prefix=f"{namespace}/")["common_prefixes"]
         ranks = [prefix.rstrip("/").rpartition("/rank_")[2] for prefix in prefixes if "/rank_" in prefix]
         return max((int(rank) + 1 for rank in ranks if rank.isdigit()), default=0)
+
+    def _superseded(self, namespace: str, step: int) -> list[str]:
+        """The manifests of earlier saves of the step, which training has left behind: nothing is there any more that they speak of."""
+        folder, _, name = superseded_key(namespace, step, "").rpartition("/")
+        with self._call("list"):
+            objects = obstore.list_with_delimiter(self.store, prefix=f"{folder}/")["objects"]
+        prefix = name.removesuffix("foreign.json")
+        return [one["path"] for one in objects if one["path"].rpartition("/")[2].startswith(prefix)]
 
     def _size(self, key: str) -> int | None:
         with self._call("head"):

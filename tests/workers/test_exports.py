@@ -7,10 +7,15 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+import torch
+import torch.distributed.checkpoint as dcp
 
+from everstep import TieredWriter
+from everstep.checkpoint.tiers import Tiers
 from workers.exports import Broken, ExportOrder, Exports, Running, Vanished, Written
 
 ORDER = ExportOrder("export-1", "file:///store/checkpoints", "ns", 40, "dcp", "file:///out")
@@ -28,6 +33,24 @@ def ended(here: Exports, seconds: float = 30.0):
             return found
         time.sleep(0.02)
     raise AssertionError("it does not end")
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_a_step_in_the_object_store_is_written_by_the_real_program(tmp_path):
+    """What the order says is what the library's exporter understands."""
+    url = (tmp_path / "store" / "checkpoints").as_uri()
+    tiers = Tiers.from_environment({"EVERSTEP_DURABLE_URL": url, "EVERSTEP_NAMESPACE": "ns"})
+    state = {"weight": torch.arange(6, dtype=torch.float32).view(2, 3)}
+    dcp.save(state, storage_writer=TieredWriter(40, durable=True, tiers=tiers), no_dist=True)
+    tiers.close()
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("EVERSTEP_")}
+    here = Exports(tmp_path, environ)
+    here.begin(replace(ORDER, source=url, target=(tmp_path / "out").as_uri()))
+    found = ended(here, 100.0)
+    assert isinstance(found, Written), found
+    loaded = {"weight": torch.zeros(2, 3)}
+    dcp.load(loaded, checkpoint_id=str(tmp_path / "out"), no_dist=True)
+    assert torch.equal(loaded["weight"], state["weight"])
 
 
 TELL = "import json, os, sys; print('working'); print(json.dumps({'argv': sys.argv[1:], 'env': sorted(os.environ)}))"

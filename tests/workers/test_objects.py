@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import obstore
 import pytest
 
-from everstep.shards import Manifest, ManifestShard, ShardKind, manifest_key, seal_key, shard_key
+from everstep.shards import Manifest, ManifestShard, ShardKind, manifest_key, seal_key, shard_key, superseded_key
 from tests.workers.test_settings import GIVEN
 from workers import objects
 from workers.settings import Settings
@@ -66,6 +66,14 @@ def test_removing_a_step_leaves_nothing_of_it_and_all_of_the_others(here):
     assert here.manifest("ns2", 7) is not None
 
 
+def test_manifests_of_saves_of_the_step_that_training_has_left_behind_go_with_it(here):
+    durable(here, 7)
+    for step, save in ((7, "a"), (7, ""), (70, "b")):
+        obstore.put(here.store, superseded_key("ns", step, save), b"{}")
+    here.remove("ns", 7, 2)
+    assert left(here) == [superseded_key("ns", 70, "b")]
+
+
 def test_shards_that_a_larger_world_left_at_the_same_step_go_as_well(here):
     durable(here, 7, world_size=4)
     durable(here, 7, world_size=2)
@@ -109,7 +117,7 @@ class Racing(objects.Objects):
 
     def _delete(self, keys: list[str]) -> None:
         super()._delete(keys)
-        if self.committed is not None and keys[0].endswith("seal.json"):
+        if self.committed is not None and keys and keys[0].endswith("seal.json"):
             obstore.put(self.store, manifest_key("ns", 7), self.committed.to_json())
 
 
@@ -135,7 +143,7 @@ def test_every_call_is_counted_by_its_verb(here):
     durable(here, 7)
     here.has_manifest("ns", 7)
     here.remove("ns", 7, 2)
-    assert here.calls == {"head": 1, "get": 2, "list": 1, "delete": 3}
+    assert here.calls == {"head": 1, "get": 2, "list": 2, "delete": 3}
 
 
 def test_exports_go_beside_the_checkpoints(settings):
