@@ -227,7 +227,7 @@ def cold(ranks: Ranks) -> None:
             forget(ranks, store, is_cold=is_cold)
             ranks.timed(f"StepReader, {kind}", lambda: _load(ranks, body, found, verify=True))
             forget(ranks, store, is_cold=is_cold)
-            ranks.timed(f"TieredReader, {kind}", lambda: dcp.load(body.sharded, storage_reader=everstep.TieredReader()))
+            ranks.timed(f"TieredReader, {kind}", lambda: dcp.load({"model": body.sharded}, storage_reader=everstep.TieredReader()))
 
 
 def forget(ranks: Ranks, folder: Path, *, is_cold: bool) -> None:

@@ -28,6 +28,8 @@ from benchmarks import checkpoint_wires as wires
 from benchmarks.peers import others
 from tests.checkpoint.tiers import memory_tiers, planned
 
+COLD = "cold load from the object store, of a memcpy"
+LOCAL = "local load, copied, new process [{ground}]"
 ROOT = Path(__file__).parents[1]
 LIMIT_S = 600.0
 HUGE = "huge pages"
@@ -196,7 +198,7 @@ def loads(bench: Bench) -> list[Row]:
             fresh = ranks(bench, "loads", node.environment("ns"))
         goal = 1.1 if ground == HUGE else None
         rows += [
-            _row(fresh, "copied", f"local load, copied, new process [{ground}]", goal),
+            _row(fresh, "copied", LOCAL.format(ground=ground), goal),
             _row(fresh, "copied and verified", f"local load, copied and verified, new process [{ground}]"),
             _row(mapped, "copied", f"local load, copied, once mapped [{ground}]", 1.25),
             _row(mapped, "copied and verified", f"local load, copied and verified, once mapped [{ground}]"),
@@ -244,6 +246,7 @@ def cold(bench: Bench) -> list[Row]:
         _row(took, "StepReader, cold", "cold load from the object store, of dcp.load from disk, cold", 0.5, to="dcp.load, cold"),
         _row(took, "TieredReader, cold", "the same by dcp.load(TieredReader)", to="dcp.load, cold"),
         _row(took, "StepReader, page-cached", "the same, both in the page cache", to="dcp.load, page-cached"),
+        _row(took, "StepReader, cold", COLD),
         _row(took, "dcp.load, cold", "peer: dcp.load from disk, cold, of a memcpy"),
     ]
 
@@ -301,6 +304,17 @@ class _OneTier:
         self._tiers.__exit__(*error)  # type: ignore[arg-type]
 
 
+def derived(rows: Sequence[Row], grounds: Sequence[str]) -> list[Row]:
+    """What follows from figures of two groups, both in memcpys of their own runs."""
+    by_name = {row.what: row.figure for row in rows}
+    memory, store = by_name.get(LOCAL.format(ground=grounds[0])), by_name.get(COLD)
+    if memory is None or store is None:
+        return []
+    return [
+        Row(f"load from memory [{grounds[0]}], times faster than from the object store, cold", store / memory, 10.0, is_least=True)
+    ]
+
+
 # ------------------------------------------------------------------------------------------------ the table
 
 
@@ -336,6 +350,7 @@ def main() -> int:
             except Exception:  # noqa: BLE001  (the other groups are measured all the same)
                 traceback.print_exc()
                 is_whole = False
+    rows += derived(rows, grounds)
     if rows:
         show(rows)
     if options.json:
