@@ -54,6 +54,7 @@ class Checkpointer:
         self.grace_s = grace_s
         self._tiers = tiers
         self._asked = NOTHING
+        self._prepared_for: tuple[int, int] | None = None
         self._contents: tuple[Division, tuple[str, ...], bytes] | None = None
         self._plain: plain.Plain | None = None
         self.tell: Callable[[dict[str, Any]], None] = _no_agent
@@ -157,12 +158,21 @@ class Checkpointer:
         if self.strict and outcome.error is not None:
             raise outcome.error
 
-    def reserve(self, state: Held, rank: int, world_size: int) -> None:
-        """Has segments of the size of this rank's shard stand ready, touched. Takes long (about ten times a copy): not for the training thread."""
-        layout = divide(entries_of(state.items()), world_size).layout(rank)
-        self.tiers.reserve(rank, layout.size + _ROOM_FOR_BLOBS, self.keep + 1)
+    def prepare(self, saver: Saver, state: Held, rank: int, world_size: int) -> None:
+        """Once, when the state has all its tensors (an optimizer makes its own in the first step), and again when the world has another size."""
+        if self._prepared_for == (rank, world_size) or not self.tiers.has_memory:
+            return
+        self._prepared_for = (rank, world_size)
+        nbytes = divide(entries_of(state.items()), world_size).layout(rank).size + _ROOM_FOR_BLOBS
+        saver.prepare(lambda: self._reserve(rank, nbytes))
 
     # ------------------------------------------------------------ inside
+
+    def _reserve(self, rank: int, nbytes: int) -> None:
+        try:
+            self.tiers.reserve(rank, nbytes, self.keep + 1)
+        except (EverstepError, OSError) as error:
+            _log.warning("No segments stand ready, so the first saves take longer: %s", error)
 
     def _as_plain(self) -> plain.Plain:
         if self._plain is None:

@@ -91,6 +91,8 @@ class Plain:
             wanted = wanted | saver.schedule.urgently()
         if wanted:
             self._save(saver, state, wanted, step, optimizer)
+        elif not (callable(state) or isinstance(state, Mapping)):
+            self._checkpointer.prepare(saver, state, self._ranks.rank, self._ranks.world_size)
         self._cast_vote(saver, step + 1)
         if wanted and self._leaving.is_asked:
             self.close(self._leaving.grace_s)

@@ -212,13 +212,20 @@ class Saver:
         self.schedule = schedule
         self._tiers = tiers
         self._current: Save | None = None
+        self._preparing: threading.Thread | None = None
         self._is_told = True
         self._drain_s = 0.0
         self._steps_s: deque[float] = deque(maxlen=_STEPS_REMEMBERED)
 
     @property
     def is_busy(self) -> bool:
-        return self._current is not None and not self._current.is_over
+        is_saving = self._current is not None and not self._current.is_over
+        return is_saving or (self._preparing is not None and self._preparing.is_alive())
+
+    def prepare(self, reserve: Callable[[], None]) -> None:
+        """Has segments touched, on a thread: a first save into fresh ones takes some ten times as long. Until that has ended nothing is saved."""
+        self._preparing = threading.Thread(target=reserve, name="everstep-reserve", daemon=True)
+        self._preparing.start()
 
     def asks(self, step: int, *, decides: bool, wanted: Wanted, is_urgent: bool = False) -> Asks:
         """``decides``: this is rank 0, whose schedule counts. ``wanted`` was asked for on top of it."""

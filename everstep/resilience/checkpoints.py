@@ -92,6 +92,7 @@ class Checkpoints:
         self._saver.stepped(seconds)
         self._checkpointer.tell_ended(self._saver, place.rank)
         if not wanted:
+            self._checkpointer.prepare(self._saver, self._state, place.rank, place.world_size)
             return
         self._retry_discard(place.rank)
         cursor = {"step": place.step, "consumed": place.consumed, "loss": place.last_loss, "job": self._job, "recent": place.recent}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -117,3 +118,25 @@ def dead(job: Job) -> Job:
     """Its processes raise where they would be killed, so that the plane gives the job up."""
     arm(Path(job.launch.command[5]), [Fault(rank, "forward", step=KILLED_AT, kind="raise") for rank in range(job.replicas)])
     return job
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("trial", range(3))
+def test_random_kills_of_ranks_and_of_whole_jobs_leave_no_trace_while_saves_go_on(trial: int, tmp_path: Path) -> None:
+    seed = int(os.environ.get("EVERSTEP_TEST_SEED", random.SystemRandom().randrange(1 << 30)))
+    chance = random.Random(seed)
+    whole = sorted(chance.sample(range(3, STEPS), 2))
+    single = sorted(set(chance.sample(range(1, STEPS), 4)) - set(whole))
+    phases = ("forward", "all-reduce", "vote", "before-update", "mid-update", "after-update")
+    faults = [fault for step in whole for fault in killed_whole(step=step, phase=chance.choice(phases[:4]))]
+    faults += [Fault(chance.randrange(2), chance.choice(phases), step=step) for step in single]
+    print(f"trial {trial}, seed {seed}:", *faults, sep="\n  ")
+    reference = job_of(tmp_path, "reference", 2, 1000)
+    broken = job_of(tmp_path, "broken", 2, 1000, faults, spares=1)
+    with memory_tiers(tmp_path, 2, namespaces=[planned("ns", replicas=2)]) as tiers:
+        asyncio.run(trained(tmp_path, [reference], dict(os.environ)))
+        asyncio.run(trained(tmp_path / "with", [broken], dict(os.environ), list(tiers)))
+    assert_as_unbroken(tmp_path, broken, reference)
+    for path in (tmp_path / "broken").glob("identities-*.jsonl"):
+        assert len(set(path.read_text().splitlines())) == 1, "a survivor's objects or storage were replaced"
