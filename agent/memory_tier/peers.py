@@ -136,9 +136,10 @@ class Peers:
                 raise
 
     def close(self) -> None:
+        """A question that is still under way closes its connection itself: nobody is known any more."""
         self._streams.shutdown(cancel_futures=True)
         with self._lock:
-            idle, self._idle = self._idle, {}
+            idle, self._idle, self._peers = self._idle, {}, {}
         for line in (line for lines in idle.values() for line in lines):
             line.close()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent.memory_tier.door import Limits
+from agent.memory_tier.line import Answer
 from everstep.shards import Manifest, ManifestShard, Seal, ShardKind, complete, manifest_key
 from everstep.tiers import TierPlan
 from tests.agent.memory_tier.doors import JOB, PEER, PORT, SECRET, Node, digest, nodes, tell, until
@@ -254,3 +255,13 @@ def test_a_manifest_that_is_none_is_no_step(shm: Path, url: str, text: bytes) ->
 
 def test_patience_for_idle_clients_outlasts_the_pauses_between_saves() -> None:
     assert Limits().idle_s >= 600
+
+
+def test_a_question_that_ends_after_the_tier_leaves_no_connection_behind(shm: Path) -> None:
+    with nodes(shm, "n1", "n2") as (one, two):
+        (peer,) = one.peers.all()
+        line = one.peers._dial(two.address, PORT)
+        one.peers.close()
+        one.peers._keep(peer, line, Answer(200, {}, 0))
+        assert line._connection.fileno() == -1
+        assert one.peers.all() == ()
