@@ -141,7 +141,13 @@ class Node:
     def stop(self) -> None:
         if self.is_alive:
             self.signal(signal.SIGCONT)
-            self.signal(signal.SIGTERM)
+            try:
+                self.signal(signal.SIGTERM)
+            except subprocess.TimeoutExpired:
+                self.kill()  # it must not outlive the test
+                raise
+            finally:
+                self._clear()
         self._detach()
         self._clear()
 
@@ -281,12 +287,11 @@ def memory_tiers(
         namespaces=tuple(namespaces) or (planned(replicas=min(2, count)),),
     )
     tiers = Tiers(nodes, object_store, plan, zones or {})
-    try:
+    with contextlib.ExitStack() as ends:
+        ends.callback(shutil.rmtree, home, ignore_errors=True)
+        for node in nodes:
+            ends.callback(node.stop)
         tiers.tell()
         for node in nodes:
             node.start()
         yield tiers
-    finally:
-        for node in nodes:
-            node.stop()
-        shutil.rmtree(home, ignore_errors=True)

@@ -184,7 +184,7 @@ def test_whatever_is_done_to_a_store_what_it_tells_is_true(shm, clock, number):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_whatever_is_done_to_a_store_for_long_what_it_tells_is_true(tmp_path, shm, clock):
-    for _ in range(60):
+    for _ in range(15):
         folder = shm / str(random.randrange(1 << 60))
         folder.mkdir()
         walk(folder, clock, random.randrange(1 << 32), 2000)
