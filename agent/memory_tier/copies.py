@@ -1,7 +1,7 @@
 """Who holds which of the shards that a node has in memory, as far as it knows; and what follows for it. No clocks, no sockets.
 
-A node that has newer steps of a namespace and not this one has let go of it, as everybody will soon; one that has nothing of it has lost its memory. So a
-copy only counts as lost when its holder is gone, or holds neither this step nor a newer one.
+Whoever lets go of an old step does so a little earlier or later than everybody else, which is no loss. So what another node does not hold any more
+counts as lost for the newest steps only; for all, when the node itself is gone.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from typing import NamedTuple
 from everstep.shards import Seal
 
 from .placing import heir
+
+_NEWEST_STEPS = 2
+"""One that may not be complete yet, and the one before it."""
 
 
 @dataclass(frozen=True)
@@ -43,27 +46,25 @@ class Copies:
     def __init__(self, node: str) -> None:
         self._node = node
         self._holders: dict[Shard, set[str]] = {}
-        self._newest: dict[str, dict[str, int]] = {}
+        self._lacks: dict[str, set[Shard]] = {}
 
     def made(self, shard: Shard, node: str) -> None:
         self._holders.setdefault(shard, set()).add(node)
+        self._lacks.get(node, set()).discard(shard)
 
     def saw(self, node: str, inventory: Iterable[Seal], ours: Collection[Shard]) -> None:
-        """All that another node holds: what it has of ours counts, what it has lost of ours does not any more."""
+        """All that another node holds: what it has of ours counts, what it lacks of the newest of ours is lost there."""
         held = {shard_of(seal) for seal in inventory}
-        newest: dict[str, int] = {}
-        for shard in held:
-            newest[shard.namespace] = max(shard.step, newest.get(shard.namespace, shard.step))
-        self._newest[node] = newest
+        self._lacks[node] = {shard for shard in _newest(ours) if shard not in held}
         for shard in ours:
             if shard in held:
                 self.made(shard, node)
-            elif newest.get(shard.namespace, -1) < shard.step:
+            elif shard in self._lacks[node]:
                 self._holders.get(shard, set()).discard(node)
 
     def lost(self, node: str) -> None:
         """It is gone with all it held."""
-        self._newest.pop(node, None)
+        self._lacks.pop(node, None)
         for holders in self._holders.values():
             holders.discard(node)
 
@@ -71,10 +72,10 @@ class Copies:
         self._holders = {shard: holders for shard, holders in self._holders.items() if shard in ours}
 
     def elsewhere(self, seal: Seal, alive: Collection[str]) -> frozenset[str]:
-        """The other nodes that hold a shard. Its writer does, unless it is gone or has said that it has neither this step nor a newer one."""
-        known = {node for node in self._holders.get(shard_of(seal), ()) if node in alive}
-        newest = self._newest.get(seal.origin)
-        if seal.origin in alive and (newest is None or newest.get(seal.namespace, -1) >= seal.step):
+        """The other nodes that hold a shard. Its writer does, unless it is gone or lacks it."""
+        shard = shard_of(seal)
+        known = {node for node in self._holders.get(shard, ()) if node in alive}
+        if seal.origin in alive and shard not in self._lacks.get(seal.origin, ()):
             known.add(seal.origin)
         return frozenset(known - {self._node})
 
@@ -95,3 +96,12 @@ class Copies:
                 fresh = [node for node in order if node not in holders and node in alive]
                 pushes += [Push(seal, node) for node in fresh[: wanted - len(holders)]]
         return pushes
+
+
+def _newest(ours: Collection[Shard]) -> set[Shard]:
+    """Of each namespace the shards of its newest steps held here."""
+    steps: dict[str, set[int]] = {}
+    for shard in ours:
+        steps.setdefault(shard.namespace, set()).add(shard.step)
+    newest = {namespace: sorted(found)[-_NEWEST_STEPS:] for namespace, found in steps.items()}
+    return {shard for shard in ours if shard.step in newest[shard.namespace]}

@@ -217,12 +217,23 @@ def test_a_tier_that_has_lost_its_memory_gets_its_shards_back_as_replicas(shm):
 
 def test_what_a_peer_has_let_go_of_by_retention_is_not_pushed_again(shm):
     with cluster(shm, "a", "b") as found:
-        for step in (10, 20):
+        for step in (10, 20, 30):
             found.nodes["a"].seal("job", 0, step, b"x")
         found.settle()
         found.nodes["b"].store.drop("job", step=10, why="retention is a little earlier there")
         found.pass_time(3 * LOOK_S)
         assert found.holders(0, 10) == ["a"]
+
+
+def test_a_writer_that_lost_its_memory_and_got_other_shards_since_is_not_taken_for_a_holder(shm):
+    with cluster(shm, "a", "b", "c", replicas=2) as found:
+        for index, name in enumerate(found.nodes):
+            found.nodes[name].seal("job", index, 10, os.urandom(1000))
+        found.settle()
+        for lost in ("a", "b", "c", "a"):
+            found.nodes[lost].store.drop("job", why="its process and its memory were lost")
+            found.pass_time(2 * LOOK_S)
+            assert all(len(found.holders(index, 10)) >= 2 for index in range(3)), lost
 
 
 def test_a_peer_without_room_is_passed_over_and_asked_again_later(shm):
