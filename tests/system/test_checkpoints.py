@@ -166,6 +166,22 @@ def test_a_node_lost_with_every_process_is_made_up_for_by_its_peers_without_a_re
     assert store_reads(stack, others) == before
 
 
+def test_a_copy_with_a_changed_byte_is_passed_over_for_the_other_one_and_told(stack, cluster, unbroken):
+    """TC-7, R-16. Between its two saves the job has time enough for the fault to strike the newest one."""
+    job_id = submit(stack, cluster, {"memory_every": 35, "durable_every": 100_000})
+    step = await_saved(stack, job_id, 35)
+    fault = stack.rest.post("/v1/faults", {"kind": "corrupt-shard", "target": f"{job_id}/{step}/0"})["fault_id"]
+    faults = until(
+        "it has struck", lambda: [one for one in stack.rest.every("/v1/faults", "faults", job_id=job_id) if one["struck_at"]]
+    )
+    assert [one["fault_id"] for one in faults] == [fault]
+    kill_all(stack.job(job_id))
+    job = stack.await_job(job_id)
+    assert job["status"] == "Succeeded", job["why"]
+    assert stack.losses(job_id) == unbroken, "what had changed has been learnt from"
+    assert job["generation"] > 1
+
+
 def test_agents_and_tiers_that_are_killed_during_saves_cost_a_job_nothing(stack, cluster, unbroken):
     job_id = submit(stack, cluster)
     stack.await_step(job_id, 12)
