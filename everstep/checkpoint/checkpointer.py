@@ -120,9 +120,10 @@ class Checkpointer:
     def asked(self) -> Wanted:
         return self._asked
 
-    def served(self) -> None:
-        """What was asked for is being saved."""
-        self._asked = NOTHING
+    def served(self, wanted: Wanted) -> None:
+        """That much of what was asked for is being saved."""
+        if wanted.durable or not self._asked.durable:
+            self._asked = NOTHING
 
     def save(
         self,

@@ -127,7 +127,7 @@ class Plain:
         optimizer: Optimizer | None,
     ) -> None:
         saver.settle()
-        self._checkpointer.served()
+        self._checkpointer.served(wanted)
         if callable(state) or isinstance(state, Mapping):
             self._save_dict(saver, state() if callable(state) else state, wanted, step)
         else:

@@ -113,6 +113,12 @@ class Schedule:
         memory = self._has_memory and self._is_due(step, self.policy.memory_every, self._memory, self._last_memory)
         return Wanted(self._has_memory and (memory or durable), durable)
 
+    def possible(self, asked: Wanted) -> Wanted:
+        """What can be had of it here: without a memory tier, a durable save for one to memory."""
+        return Wanted(
+            asked.memory and self._has_memory, self._has_store and (asked.durable or (asked.memory and not self._has_memory))
+        )
+
     def urgently(self) -> Wanted:
         """As safe as can be, whatever the intervals say."""
         return Wanted(self._has_memory, self._has_store)

@@ -229,7 +229,7 @@ class Saver:
 
     def asks(self, step: int, *, decides: bool, wanted: Wanted, is_urgent: bool = False) -> Asks:
         """``decides``: this is rank 0, whose schedule counts. ``wanted`` was asked for on top of it."""
-        due = (self.schedule.wants(step) if decides else Wanted()) | wanted
+        due = (self.schedule.wants(step) if decides else Wanted()) | self.schedule.possible(wanted)
         if is_urgent:
             due = due | self.schedule.urgently()
         return Asks(due.memory, due.durable, self.is_busy, is_urgent)

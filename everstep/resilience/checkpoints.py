@@ -49,6 +49,7 @@ class Checkpoints:
         """Part of each save's name. Alone there are no generations that tell the saves of one process from those of another."""
         self._leaving = Leaving(checkpointer.grace_s, is_in_step)
         self._leaving.install()
+        self._has_asked_to_leave = False
         self._failures: tuple[Failure, ...] = ()
         self._unreadable: set[tuple[int, str]] = set()
         self._discard_after: int | None = None
@@ -62,7 +63,8 @@ class Checkpoints:
 
         The last step of a run is saved durably, whatever the intervals say: memory is given back when a job has ended.
         """
-        urgent = is_last or self._leaving.is_asked
+        self._has_asked_to_leave = self._leaving.is_asked
+        urgent = is_last or self._has_asked_to_leave
         return self._saver.asks(step, decides=rank == 0, wanted=self._checkpointer.asked(), is_urgent=urgent)
 
     def decide(self, sums: list[float], loss: float | None) -> Wanted:
@@ -91,17 +93,20 @@ class Checkpoints:
         """A step has been committed; the copy of what is ``wanted`` begins, and ends beside the next forward and backward."""
         self._saver.stepped(seconds)
         self._checkpointer.tell_ended(self._saver, place.rank)
-        if not wanted:
+        if wanted:
+            self._save(wanted, place)
+        else:
             self._checkpointer.prepare(self._saver, self._state, place.rank, place.world_size)
-            return
+        if self._has_asked_to_leave:
+            self._saver.flush(self._leaving.grace_s, durable=True)
+            self._leaving.leave()
+
+    def _save(self, wanted: Wanted, place: Place) -> None:
         self._retry_discard(place.rank)
         cursor = {"step": place.step, "consumed": place.consumed, "loss": place.last_loss, "job": self._job, "recent": place.recent}
         save = f"{self._name}-{place.generation}"
         self._checkpointer.save(self._saver, self._state, wanted, place.step, save, place.rank, place.world_size, cursor)
-        self._checkpointer.served()
-        if self._leaving.is_asked:
-            self._saver.flush(self._leaving.grace_s, durable=True)
-            self._leaving.leave()
+        self._checkpointer.served(wanted)
 
     # ------------------------------------------------------------ between generations
 
@@ -114,11 +119,11 @@ class Checkpoints:
             # A connection to the store that is opened while a group is being built would be taken for one of the group's.
             self._saver.flush(_UPLOAD_PATIENCE_S)
 
-    def flush(self, limit_s: float) -> None:
+    def flush(self, limit_s: float, rank: int) -> None:
         """Training is over: the last save is waited for."""
         self.settle()
         self._saver.flush(limit_s)
-        self._checkpointer.tell_ended(self._saver, 0)
+        self._checkpointer.tell_ended(self._saver, rank)
 
     def sight(self, rank: int, *, has_begun: bool = False, give_way: Callable[[], object] = int) -> Sight:
         """What this rank sees. ``give_way`` raises when a newer generation exists.

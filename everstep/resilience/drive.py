@@ -122,7 +122,7 @@ def _alone(membership: Membership, enter: Callable[[], R]) -> R:
                 raise
             continue
         if membership.checkpoints is not None:
-            membership.checkpoints.flush(_LAST_SAVE_S)
+            membership.checkpoints.flush(_LAST_SAVE_S, 0)
         return result
 
 
@@ -191,7 +191,7 @@ class _Drive:
     def _tell_finished(self) -> None:
         place = self._membership.place
         if self._membership.checkpoints is not None:
-            self._membership.checkpoints.flush(_LAST_SAVE_S)
+            self._membership.checkpoints.flush(_LAST_SAVE_S, place.rank)
         self._tell(ToAgent.FINISHED, generation=place.generation, step=place.step, digest=self._state.digest())
 
     def _tell(self, kind: ToAgent, **members: Any) -> None:

@@ -11,14 +11,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import everstep
 from everstep.checkpoint.tiers import Tiers
+from everstep.errors import EverstepError
 from tests.checkpoint.tiers import memory_tiers, planned
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "plain.py"
@@ -132,6 +134,68 @@ def test_where_nothing_is_named_to_save_to_nothing_is_done(tmp_path: Path) -> No
     run = {"kind": "state", "notes": "run", "until": 3, "world": 1, "every": 1, "durable_every": 1}
     codes, words = ended(started(tmp_path, [run]))
     assert codes == [[[0]]], words
+
+
+@pytest.fixture
+def _own_signals() -> Iterator[None]:
+    """A Checkpointer in this very process installs its handler."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("_own_signals")
+@pytest.mark.parametrize("is_strict", [False, True])
+def test_the_error_of_a_save_is_told_with_the_next_step_and_raised_only_if_strict(is_strict: bool, tmp_path: Path) -> None:
+    tiers = Tiers.from_environment({"EVERSTEP_DURABLE_URL": tmp_path.as_uri()})
+    (tmp_path / tiers.namespace).write_text("a file, below which nothing can be written")
+    model = torch.nn.Linear(3, 2)
+    state = everstep.State(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    told: list[dict[str, Any]] = []
+    ckpt = everstep.Checkpointer(durable_every=5, strict=is_strict, tiers=tiers)
+    ckpt.tell = told.append
+    ckpt.step(state, 5)
+    if is_strict:
+        with pytest.raises((EverstepError, OSError)):
+            ckpt.close()
+    else:
+        ckpt.close()
+    assert [one["step"] for one in told] == [5]
+    assert told[0]["why"].startswith("not saved: ")
+
+
+@pytest.mark.usefixtures("_own_signals")
+def test_what_a_save_has_cost_is_told_with_the_interval_that_follows_from_it(tmp_path: Path) -> None:
+    tiers = Tiers.from_environment({"EVERSTEP_DURABLE_URL": (tmp_path / "objects").as_uri()})
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    state = everstep.State(model=model, optimizer=optimizer)
+    told: list[dict[str, Any]] = []
+    ckpt = everstep.Checkpointer(tiers=tiers)
+    ckpt.tell = told.append
+    for step in range(1, 4):
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+        ckpt.step(state, step)
+    ckpt.close()
+    (one,) = told
+    assert (one["step"], one["memory_every"]) == (3, None)
+    assert one["why"].startswith(f"durable: every {one['durable_every']} steps: a save costs")
+    assert 0 < one["stall_s"] < 60
+    assert one["nbytes"] > 3 * 2 * 4
+
+
+@pytest.mark.usefixtures("_own_signals")
+def test_whoever_asks_has_the_next_step_saved(tmp_path: Path) -> None:
+    tiers = Tiers.from_environment({"EVERSTEP_DURABLE_URL": (tmp_path / "objects").as_uri()})
+    ckpt = everstep.Checkpointer(durable_every=1000, tiers=tiers)
+    state = everstep.State(model=torch.nn.Linear(3, 2))
+    ckpt.step(state, 1)
+    ckpt.ask(durable=True)
+    ckpt.step(state, 2)
+    ckpt.step(state, 3)
+    ckpt.close()
+    assert [found.step for found in tiers.latest(5)] == [2]
 
 
 def test_an_interval_of_no_steps_is_refused() -> None:

@@ -92,6 +92,13 @@ def test_without_a_memory_tier_only_durable_saves_are_wanted_and_without_any_tie
     assert not Schedule(Policy(), has_memory=False, has_store=False).wants(10**6)
 
 
+def test_who_asks_for_a_save_to_memory_gets_a_durable_one_where_there_is_no_memory() -> None:
+    asked = Wanted(memory=True)
+    assert Schedule(Policy(), has_memory=False, has_store=True).possible(asked) == Wanted(durable=True)
+    assert Schedule(Policy(), has_memory=True, has_store=True).possible(asked) == asked
+    assert Schedule(Policy(), has_memory=True, has_store=False).possible(Wanted(durable=True)) == Wanted()
+
+
 def test_an_automatic_interval_is_found_after_the_first_save_and_said_when_it_changes() -> None:
     schedule = Schedule(Policy(), has_memory=True, has_store=True)
     schedule.begins_at(100)
