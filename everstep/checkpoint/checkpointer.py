@@ -122,7 +122,7 @@ class Checkpointer:
 
     def served(self, wanted: Wanted) -> None:
         """That much of what was asked for is being saved."""
-        if wanted.durable or not self._asked.durable:
+        if wanted.durable or not (self._asked.durable and self.tiers.has_store):
             self._asked = NOTHING
 
     def save(
