@@ -265,3 +265,12 @@ def test_a_question_that_ends_after_the_tier_leaves_no_connection_behind(shm: Pa
         one.peers._keep(peer, line, Answer(200, {}, 0))
         assert line._connection.fileno() == -1
         assert one.peers.all() == ()
+
+
+def test_steps_are_told_after_what_was_adopted_has_been_looked_at(shm: Path) -> None:
+    settled: list[int] = []
+    with nodes(shm, "n1", settle=lambda: settled.append(1)) as (node,):
+        place([node], 10, [0, 0])
+        for number, path in enumerate(("/v1/cp/checkpoints/job/latest", "/v1/tier/steps/job", "/v1/tier/steps/job/10"), 1):
+            node.told(path, JOB)
+            assert len(settled) == number
