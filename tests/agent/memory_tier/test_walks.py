@@ -42,9 +42,7 @@ class Walk:
             self.bodies[self.step, index] = body
 
     def settle(self):
-        for node in self.tiers:
-            with node.talk() as ask:
-                assert ask("wait", step=self.step, replicas=2, durable=False, seconds=30)["replicas"] >= 2
+        until(lambda: self._is_whole(self.tiers[0], self.step), "every shard has two holders")
         self.spread = self.step
 
     def crash(self):
@@ -62,7 +60,7 @@ class Walk:
         self.tiers.tell(present=left)
         self.check(besides=node)
         for one in left:
-            until(lambda one=one: self._is_whole(one), "every shard has two holders again")
+            until(lambda one=one: self._is_whole(one, self.spread), "every shard has two holders again")
         node.start()
         self.tiers.tell()
 
@@ -82,9 +80,9 @@ class Walk:
             for index in range(one["world_size"] + 1):
                 assert shard_at(node, index, one["step"]) == self.bodies[one["step"], index], (one["step"], index)
 
-    def _is_whole(self, node):
+    def _is_whole(self, node, step):
         with node.talk() as ask:
-            found = ask("find", step=self.spread, limit=1)["steps"]
+            found = ask("find", step=step, limit=1)["steps"]
         return found and all(len(holders) >= 2 for holders in found[0]["shards"])
 
 
