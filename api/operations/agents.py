@@ -148,8 +148,8 @@ def assignments(session: Session, node_id: NodeId, commons: tiers.Commons, *, no
     A fault's line has another number with each of its states, and none that a directive could have. The plan comes before what needs it: a process
     is told the token of its namespace when it starts.
     """
-    plan = tiers.plan(session, node_id, commons, now=now)
-    told = [] if plan is None else [Line(_PLANS - plan.number, {"memory_tier": plan.to_wire()})]
+    plan = tiers.line(session, node_id, commons, now=now)
+    told = [] if plan is None else [Line(_PLANS - plan[0], {"memory_tier": plan[1]})]
     told += [Line(row.id, {"id": row.id, "assignment": row.assignment}) for row in directive_queries.current(session, node_id)]
     told += [Line(_number(fault), {"fault": _fault(fault).to_wire()}) for fault in fault_queries.of_node(session, node_id)]
     return told + [

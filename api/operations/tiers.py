@@ -12,6 +12,8 @@ import threading
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any
 
 from sqlalchemy import or_, select, union
 from sqlalchemy.orm import Session
@@ -53,6 +55,15 @@ class Common:
     peers: tuple[TierPeer, ...]
     is_store_out: bool
 
+    @cached_property
+    def wire(self) -> tuple[dict[str, Any], ...]:
+        """The peers as they are written: once for all plans, because a thousand of them cost more than all else that a plan says."""
+        return tuple(peer.to_wire() for peer in self.peers)
+
+    @cached_property
+    def digest(self) -> str:
+        return _digest(self.wire).hex()
+
 
 @dataclass
 class Commons:
@@ -76,9 +87,12 @@ class Commons:
             return known
         found = commons(session, [cluster_id])[cluster_id]
         with self._lock:
-            self._known[cluster_id] = (now, found)
-            if self._looked_at.setdefault(cluster_id, found) != found:
+            before = self._looked_at.setdefault(cluster_id, found)
+            if before == found:
+                found = before  # with what it has written already
+            else:
                 self._stirred.add(cluster_id)  # some of its nodes know this one, and others what was before
+            self._known[cluster_id] = (now, found)
         return found
 
     def news(self, session: Session, node_ids: Sequence[NodeId], *, now: datetime) -> list[NodeId]:
@@ -88,8 +102,9 @@ class Commons:
         with self._lock:
             changed = {one for one, common in found.items() if self._looked_at.get(one, common) != common} | self._stirred
             self._stirred.clear()
-            self._looked_at |= found
-            self._known |= {one: (now, common) for one, common in found.items()}
+            kept = {one: self._looked_at[one] if self._looked_at.get(one) == common else common for one, common in found.items()}
+            self._looked_at |= kept
+            self._known |= {one: (now, common) for one, common in kept.items()}
             since, self._since = self._since or now, now
         ended = set(_holders_of_ended(session, since, node_ids))
         return [node_id for node_id in node_ids if of_node.get(node_id) in changed or node_id in ended]
@@ -137,6 +152,27 @@ def switch(session: Session, cluster: Cluster, *, now: datetime) -> None:
 
 def plan(session: Session, node_id: NodeId, common: Commons, *, now: datetime) -> TierPlan | None:
     """All that a node's memory tier is told. None: its cluster has never had one, and no job on the node saves anything."""
+    made = _plan(session, node_id, common, now)
+    if made is None:
+        return None
+    told, name, shared = made
+    return replace(
+        told, peers=tuple(peer for peer in shared.peers if peer.node != name) if told.allocation_percent is not None else ()
+    )
+
+
+def line(session: Session, node_id: NodeId, common: Commons, *, now: datetime) -> tuple[int, dict[str, Any]] | None:
+    """The same plan, its number first, as it is written."""
+    made = _plan(session, node_id, common, now)
+    if made is None:
+        return None
+    told, name, shared = made
+    peers = [peer for peer in shared.wire if peer["node"] != name] if told.allocation_percent is not None else []
+    return told.number, told.to_wire() | {"peers": peers}
+
+
+def _plan(session: Session, node_id: NodeId, common: Commons, now: datetime) -> tuple[TierPlan, str | None, Common] | None:
+    """A plan without its peers, how the node calls itself, and what it has in common with the others."""
     cluster_id, name = session.execute(select(Node.cluster_id, Node.instance_id).where(Node.id == node_id)).one()
     shared = common.of(session, cluster_id, now=now)
     rows = _namespaces(session, node_id)
@@ -151,12 +187,12 @@ def plan(session: Session, node_id: NodeId, common: Commons, *, now: datetime) -
         allocation_percent=shared.percent,
         zone=own.zone if own else None,
         secret=tier_secret(common.master_key, cluster_id),
-        peers=tuple(peer for peer in shared.peers if peer.node != name) if shared.percent is not None else (),
         namespaces=tuple(found for name, found in planned.items() if name not in ended),
         ended=tuple(sorted(ended)),
         is_store_out=shared.is_store_out,
     )
-    return replace(told, number=_number(told))
+    number = int.from_bytes(_digest([told.to_wire(), shared.digest]), "big")
+    return replace(told, number=number), name, shared
 
 
 @dataclass(frozen=True)
@@ -215,9 +251,9 @@ def _planned(row: CheckpointNamespace, job: Job, marks: Marks, master_key: bytes
     )
 
 
-def _number(told: TierPlan) -> int:
-    text = json.dumps(told.to_wire(), sort_keys=True, separators=(",", ":"))
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=_NUMBER_BYTES).digest(), "big")
+def _digest(said: object) -> bytes:
+    text = json.dumps(said, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=_NUMBER_BYTES).digest()
 
 
 def _holders_of_ended(session: Session, since: datetime, node_ids: Sequence[NodeId]) -> Sequence[NodeId]:

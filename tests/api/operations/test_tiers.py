@@ -39,8 +39,12 @@ def at(seconds: float) -> Any:
 
 
 def plan(session: Session, node: Node, commons: Commons | None = None, *, seconds: float = 0.0) -> TierPlan | None:
+    """The plan, which has to be the same as the line that is written of it."""
     session.flush()
-    return tiers.plan(session, node.id, commons or Commons(rows.MASTER_KEY), now=at(seconds))
+    commons = commons or Commons(rows.MASTER_KEY)
+    made, line = (tell(session, node.id, commons, now=at(seconds)) for tell in (tiers.plan, tiers.line))
+    assert line == (made and (made.number, made.to_wire()))
+    return made
 
 
 def with_tier(session: Session, config: dict[str, Any] | None = None, **changes: Any) -> Cluster:
@@ -183,7 +187,7 @@ def test_what_nodes_have_in_common_is_read_once_for_all_of_them(session: Session
     connection = session.connection()
     event.listen(connection, "before_cursor_execute", lambda *told: asked.append(told[2]))
     for node in nodes:
-        plan(session, node, commons)
+        tiers.line(session, node.id, commons, now=NOW)
     assert len(asked) <= 2 * len(nodes) + 1
 
 
