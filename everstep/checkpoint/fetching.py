@@ -19,7 +19,7 @@ from everstep.checkpoint.torch_parts import memory_of, new_memory, over, span_of
 from everstep.errors import CheckpointUnreadable, EverstepError
 
 _T = TypeVar("_T")
-_LEAST_WORTH_VERIFYING = 0.25
+_MOST_OF_IT = 0.5
 _WORTH_READING_OVER = 64 << 10
 _PIECE = 16 << 20
 
@@ -168,9 +168,11 @@ class ShardReader:
     def _fill(self, copy: Copy, wants: Sequence[Want]) -> None:
         layout = copy.layout()
         by_item = _by_item(layout, wants, self._name)
-        if copy.body is not None:
+        if self._verify and not self._is_verified and _is_little(layout, by_item):
+            nbytes = _fill_from_items(copy, by_item)
+        elif copy.body is not None:
             nbytes = self._fill_from_memory(copy, copy.body, by_item)
-        elif self._verify and _is_worth_reading_whole(copy, layout, by_item):
+        elif self._verify:
             nbytes = _fill_from_whole(copy, layout, by_item)
         else:
             nbytes = _fill_from_ranges(copy, by_item)
@@ -236,12 +238,37 @@ def _by_item(layout: Layout, wants: Sequence[Want], shard: str) -> list[tuple[It
     return sorted(found, key=lambda pair: pair[0].start)
 
 
-def _is_worth_reading_whole(copy: Copy, layout: Layout, by_item: Sequence[tuple[Item, list[Want]]]) -> bool:
+def _is_little(layout: Layout, by_item: Sequence[tuple[Item, list[Want]]]) -> bool:
+    """Whether only items are wanted that have digests of their own, and not nearly all of the shard."""
     wanted = sum(item.nbytes for item, _ in by_item)
-    if copy.source == "store":
-        return wanted >= _LEAST_WORTH_VERIFYING * layout.nbytes
-    spans = (want.span(item) for item, wants in by_item for want in wants)
-    return sum(end - start for start, end in spans) >= sum(item.nbytes for item in layout.items)
+    return wanted < _MOST_OF_IT * layout.nbytes and all(item.digest for item, _ in by_item)
+
+
+def _fill_from_items(copy: Copy, by_item: Sequence[tuple[Item, list[Want]]]) -> int:
+    """Reads whole items and compares each with its own digest. A damaged layout is noticed by that as well."""
+    placed: set[Key] = set()
+    read: list[tuple[int, memoryview]] = []
+    for item, wants in by_item:
+        place = wants[0].place(item) if len(wants) == 1 else None
+        if copy.body is not None:
+            buffer = copy.body[item.start : item.start + item.nbytes]
+        elif place is not None and len(place) == item.nbytes:
+            buffer = place
+            placed.add(item.key)
+        else:
+            buffer = new_memory(item.nbytes)
+        read.append((item.start, buffer))
+    if copy.body is None:
+        _read_runs(copy, read)
+    for (item, wants), (_, buffer) in zip(by_item, read, strict=True):
+        if digest_of([buffer]) != item.digest:
+            message = f"{item.name!r} does not match its checksum"
+            raise CheckpointUnreadable(message)
+        if item.key not in placed:
+            for want in wants:
+                start, end = want.span(item)
+                want.take(buffer[start:end])
+    return sum(item.nbytes for item, _ in by_item)
 
 
 def _fill_from_whole(copy: Copy, layout: Layout, by_item: Sequence[tuple[Item, list[Want]]]) -> int:
@@ -270,29 +297,35 @@ def _fill_from_whole(copy: Copy, layout: Layout, by_item: Sequence[tuple[Item, l
 
 
 def _fill_from_ranges(copy: Copy, by_item: Sequence[tuple[Item, list[Want]]]) -> int:
-    """Reads only what is wanted; small gaps are read over, as another request would cost more."""
-    taken = 0
-    run: list[memoryview] = []
-    begin = at = 0
+    """Reads only what is wanted, and compares nothing."""
+    read: list[tuple[int, memoryview]] = []
     after: list[tuple[Want, memoryview]] = []
     for start, end, want, item in sorted(_spans(by_item), key=lambda one: one[:2]):
+        place = want.place(item)
+        if place is None:
+            place = new_memory(end - start)
+            after.append((want, place))
+        read.append((start, place))
+    _read_runs(copy, read)
+    for want, span in after:
+        want.take(span)
+    return sum(len(buffer) for _, buffer in read)
+
+
+def _read_runs(copy: Copy, wanted: Sequence[tuple[int, memoryview]]) -> None:
+    """Fills buffers from these places, in order. Small gaps are read over, as another request would cost more."""
+    run: list[memoryview] = []
+    begin = at = 0
+    for start, buffer in wanted:
         if run and not 0 <= start - at <= _WORTH_READING_OVER:
             copy.read(begin, run)
             run = []
         if not run:
             begin = at = start
-        place = want.place(item)
-        if place is None:
-            place = new_memory(end - start)
-            after.append((want, place))
-        run += [memoryview(bytearray(start - at)), place] if start > at else [place]
-        at = end
-        taken += end - start
+        run += [memoryview(bytearray(start - at)), buffer] if start > at else [buffer]
+        at = start + len(buffer)
     if run:
         copy.read(begin, run)
-    for want, span in after:
-        want.take(span)
-    return taken
 
 
 def _spans(by_item: Sequence[tuple[Item, list[Want]]]) -> Iterator[tuple[int, int, Want, Item]]:

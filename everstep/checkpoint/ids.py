@@ -1,3 +1,5 @@
+"""Names that are drawn; nothing else in the library draws any."""
+
 from __future__ import annotations
 
 import secrets

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,6 +20,8 @@ MAGIC = b"EVSHARD1"
 ALIGN = 64
 _FOOTER = struct.Struct("<8sQ")
 FOOTER_BYTES = _FOOTER.size
+_SMALL = 1 << 20
+_DIGEST_LENGTH = 32
 
 Key = tuple[str, tuple[int, ...] | None]
 """An item's name, and where its chunk begins in the whole tensor; None for bytes that are no tensor."""
@@ -27,12 +29,13 @@ Key = tuple[str, tuple[int, ...] | None]
 
 @dataclass(frozen=True)
 class Item:
-    """``start`` and ``nbytes`` are of the shard's bytes. ``offsets`` as in ``Key``."""
+    """``start`` and ``nbytes`` are of the shard's bytes. ``offsets`` as in ``Key``. ``digest``: ``shards.DIGEST`` of the item alone, "" for a large one."""
 
     name: str
     offsets: tuple[int, ...] | None
     start: int
     nbytes: int
+    digest: str = ""
 
     @property
     def key(self) -> Key:
@@ -44,12 +47,15 @@ class Layout:
     items: tuple[Item, ...]
 
     @classmethod
-    def of(cls, sizes: Iterable[tuple[str, tuple[int, ...] | None, int]]) -> Layout:
-        """Lays items of these names, offsets and sizes in bytes one behind the other."""
+    def of(cls, sizes: Iterable[tuple[str, tuple[int, ...] | None, int]], *, has_digests: bool = False) -> Layout:
+        """Lays items of these names, offsets and sizes in bytes one behind the other.
+
+        ``has_digests`` keeps room for those of small items; ``digested`` must then fill it before the tail is written.
+        """
         items: list[Item] = []
         start = 0
         for name, offsets, nbytes in sizes:
-            items.append(Item(name, offsets, start, nbytes))
+            items.append(Item(name, offsets, start, nbytes, room_for_digest(nbytes) if has_digests else ""))
             start = aligned(start + nbytes)
         return cls(tuple(items))
 
@@ -60,13 +66,25 @@ class Layout:
 
     @cached_property
     def tail(self) -> bytes:
-        text = json.dumps([[item.name, item.offsets, item.start, item.nbytes] for item in self.items], separators=(",", ":"))
+        told = [[item.name, item.offsets, item.start, item.nbytes, *([item.digest] if item.digest else [])] for item in self.items]
+        text = json.dumps(told, separators=(",", ":"))
         return text.encode() + _FOOTER.pack(MAGIC, len(text.encode()))
 
     @property
     def size(self) -> int:
         """Of the whole shard."""
         return self.nbytes + len(self.tail)
+
+    def digested(self, digest_of: Callable[[int, int], str]) -> Layout:
+        """The same with the digests of what lies there, where there is room for one. ``digest_of``: of the bytes from start to end."""
+        return Layout(
+            tuple(
+                Item(one.name, one.offsets, one.start, one.nbytes, digest_of(one.start, one.start + one.nbytes))
+                if one.digest
+                else one
+                for one in self.items
+            )
+        )
 
     @cached_property
     def by_key(self) -> Mapping[Key, Item]:
@@ -85,6 +103,11 @@ class Layout:
                 found.append((at, item.start))
             at = max(at, item.start + item.nbytes)
         return (*found, (at, self.nbytes)) if self.nbytes > at else tuple(found)
+
+
+def room_for_digest(nbytes: int) -> str:
+    """Of a small item: whoever wants a little of a shard can verify it without reading all of it. Large ones would cost the save a second hash."""
+    return "0" * _DIGEST_LENGTH if nbytes <= _SMALL else ""
 
 
 def aligned(position: int) -> int:
@@ -108,7 +131,8 @@ def read_tail(tail: bytes, size: int) -> Layout:
     try:
         told = json.loads(tail[:-FOOTER_BYTES])
         items = tuple(
-            Item(name, None if offsets is None else tuple(offsets), start, nbytes) for name, offsets, start, nbytes in told
+            Item(name, None if offsets is None else tuple(offsets), start, nbytes, *digest)
+            for name, offsets, start, nbytes, *digest in told
         )
     except (ValueError, TypeError) as error:
         message = f"the layout of the shard cannot be read: {error}"

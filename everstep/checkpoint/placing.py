@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+import xxhash
 from torch import Tensor
 
 from everstep.checkpoint.layout import Key, Layout
@@ -45,7 +46,7 @@ class Whose:
 
 
 def layout_of(parts: Sequence[Part]) -> Layout:
-    return Layout.of((part.name, part.offsets, part.nbytes) for part in parts)
+    return Layout.of(((part.name, part.offsets, part.nbytes) for part in parts), has_digests=True)
 
 
 def open_shard(tiers: Tiers, whose: Whose, nbytes: int) -> OpenShard:
@@ -90,10 +91,12 @@ def fill(shard: OpenShard, parts: Sequence[Part], layout: Layout, plan: Hashable
 
 
 def finish(shard: OpenShard, layout: Layout) -> None:
-    """Writes what is neither a tensor's nor a blob's byte."""
+    """Writes what is neither a tensor's nor a blob's byte; all of those are there."""
     for start, end in layout.gaps():
         shard.body[start:end] = bytes(end - start)
-    shard.body[layout.nbytes : layout.size] = layout.tail
+    body = shard.body
+    digested = layout.digested(lambda start, end: xxhash.xxh3_128_hexdigest(body[start:end]))
+    body[layout.nbytes : layout.size] = digested.tail
 
 
 def views_over(shard: OpenShard, parts: Sequence[Part], layout: Layout, plan: Hashable = None) -> list[Tensor]:

@@ -1,8 +1,7 @@
 """Bytes of a complete step: from this node's memory, else from a peer's, else from the object store, and no byte of a copy that is bad.
 
-What is verified, unless ``verify`` is off: a shard of this node's memory whole, while it is copied; a shard from elsewhere whole, if all of it is
-wanted or it comes from the object store and at least a quarter of it is wanted. A smaller part cannot be compared with the digest of the whole:
-then the peer's word counts, which has compared it when it came in and does so again and again, or the object store's.
+What is verified, unless ``verify`` is off: everything. Where less than half of a shard is wanted and all of that are items with digests of their own
+(``layout``), those items; else the whole shard, all of which is then read: from this node's memory while it is copied, from elsewhere as it comes.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def memory_of(tensor: Tensor) -> memoryview:
     """The bytes of a contiguous CPU tensor, writable; they keep it alive."""
     nbytes = tensor.numel() * tensor.element_size()
     if not nbytes:
-        return memoryview(b"")
+        return memoryview(bytearray())  # empty, and yet writable as all others
     memory = (ctypes.c_char * nbytes).from_address(tensor.data_ptr())
     memory.tensor = tensor  # type: ignore[attr-defined]
     return memoryview(memory).cast("B")

@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.checkpoint.storage import WriteResult
 
 from everstep.checkpoint.ids import new_save_id
-from everstep.checkpoint.layout import Item, Layout, aligned
+from everstep.checkpoint.layout import Item, Layout, aligned, room_for_digest
 from everstep.checkpoint.placing import Part, Whose, copy_all, finish, write_metadata, write_shard
 from everstep.checkpoint.planning import contents_of, key_of
 from everstep.checkpoint.staging import Staged, shapes_of, stage
@@ -101,6 +101,11 @@ class TieredWriter(StorageWriter, AsyncStager):
         staged, self._staged = self._staged, None
         if staged is not None:
             staged.shard.abandon()
+
+    def __del__(self) -> None:
+        """A save whose planning failed on another rank never comes to ``write_data``; its segment must not stay taken."""
+        if getattr(self, "_staged", None) is not None:
+            self.close()
 
     # ------------------------------------------------------------------------------------------------ StorageWriter
 
@@ -199,7 +204,7 @@ def _layout_behind(parts: Sequence[Part], staged: Staged) -> Layout:
         place = staged.place(part.content) if isinstance(part.content, Tensor) else None
         if place is None:
             place, end = end, aligned(end + part.nbytes)
-        items.append(Item(part.name, part.offsets, place, part.nbytes))
+        items.append(Item(part.name, part.offsets, place, part.nbytes, room_for_digest(part.nbytes)))
     return Layout(tuple(sorted(items, key=lambda item: item.start)))
 
 

@@ -21,9 +21,11 @@ OFFSETS = st.none() | st.lists(st.integers(0, 99), max_size=3).map(tuple)
 ITEMS = st.lists(st.tuples(NAMES, OFFSETS, st.integers(0, 500)), max_size=12, unique_by=lambda item: item[:2])
 
 
-@given(ITEMS)
-def test_a_layout_is_read_back_from_the_end_of_its_shard(items):
-    layout = Layout.of(items)
+@given(ITEMS, st.booleans())
+def test_a_layout_is_read_back_from_the_end_of_its_shard(items, has_digests):
+    planned = Layout.of(items, has_digests=has_digests)
+    layout = planned.digested(lambda start, end: f"{start:016x}{end:016x}")
+    assert layout.size == planned.size
     shard = bytes(layout.nbytes) + layout.tail
     assert len(shard) == layout.size
     length = tail_length(shard[-FOOTER_BYTES:])

@@ -84,6 +84,21 @@ def test_a_damaged_segment_is_noticed_and_the_peers_copy_is_used(workers: Ranks,
         assert any("a copy of shard 0 of step 3 is passed over" in words for one in found for words in one["told"])
 
 
+def test_a_damaged_copy_at_a_peer_is_noticed_whichever_it_is(workers: Ranks, tmp_path: Path):
+    with memory_tiers(tmp_path, 3, environment={"EVERSTEP_MEMORY_TIER_SCRUB_S": "3600"}) as tiers:
+        said: list[str] = []
+        for step, damaged in ((1, tiers[0]), (2, tiers[1])):
+            tiers.tell(present=[tiers[0], tiers[1]])
+            told = replicated(workers, tiers, step)
+            flip(segment(damaged, step, 0), STAMP_BYTES + 10)
+            tiers.tell()
+            found = workers.run(2, programs.load, environments(tiers[2], tiers[2]))
+            assert {(one["step"], one["digest"]) for one in found} == {(step, digest) for digest in told}
+            assert all(one["counts"]["peer"] > 0 and one["counts"]["store"] == 0 for one in found)
+            said += [words for one in found for words in one["told"]]
+        assert any("a copy of shard 0 of step" in words for words in said)
+
+
 def test_a_step_whose_only_copy_is_damaged_gives_way_to_the_one_before_on_all_ranks(workers: Ranks, tmp_path: Path):
     store = [{"EVERSTEP_DURABLE_URL": (tmp_path / "objects" / "checkpoints").as_uri(), "EVERSTEP_NAMESPACE": "ns"}]
     older = workers.run(2, programs.save, store, "dcp", 1, True)
