@@ -13,6 +13,7 @@ from everstep.checkpoint.tiers import Tiers
 from everstep.protocol import Source
 from everstep.testing import arm
 from tests.everstep.checkpoint.rewriting import poison
+from tests.everstep.checkpoint.test_signals import begun, steps
 from tests.everstep.plane import Job, JobFailed, Plane, script_launch
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "train.py"
@@ -104,6 +105,7 @@ def test_a_poisoned_checkpoint_is_tried_twice_and_then_an_older_one_is_taken(tmp
     }
 
 
+@pytest.mark.slow
 def test_a_job_that_fails_after_load_upon_load_stops_with_a_diagnosis(tmp_path: Path) -> None:
     (tmp_path / "objects").mkdir()
     store = Store("127.78.99.3", (tmp_path / "objects").as_uri())
@@ -117,3 +119,17 @@ def test_a_job_that_fails_after_load_upon_load_stops_with_a_diagnosis(tmp_path: 
         match=f"CheckpointsPoisoned: Training has failed {MOST} times soon after a load .step 7 from store: NaN at step 7",
     ):
         asyncio.run(trained(tmp_path, second, store))
+
+
+@pytest.mark.slow
+def test_a_run_alone_passes_a_poisoned_checkpoint_over_as_well(tmp_path: Path) -> None:
+    environment = {"EVERSTEP_DURABLE_URL": (tmp_path / "objects").as_uri(), "EVERSTEP_NAMESPACE": "ns"}
+    arm(tmp_path / "faults", [])
+    for until, notes in ((8, "first"), (12, "second")):
+        (tmp_path / notes).mkdir()
+        run = begun([SCRIPT, "manual", tmp_path / notes, until, tmp_path / "faults", 4, 4], environment)
+        run.communicate(timeout=60)
+        assert run.returncode == 0
+        if notes == "first":
+            poison(Tiers.from_environment(environment), 8, 10, samples_a_step=GLOBAL_BATCH, world_size=1)
+    assert steps(tmp_path / "second") == [8, 9, 10, 11]
