@@ -35,10 +35,10 @@ def metrics(request: Request, services: ServicesDep) -> PlainTextResponse:
     _check(request, services.settings)
     with look(services.reading()) as session:
         found = samples(session, now=services.clock.now())
-    return PlainTextResponse(text(found), media_type=CONTENT_TYPE)
+    return PlainTextResponse(written(found), media_type=CONTENT_TYPE)
 
 
-def text(found: Iterable[Sample]) -> str:
+def written(found: Iterable[Sample]) -> str:
     """Each family once, with its help, also where it has no sample."""
     by_name: dict[str, list[Sample]] = {name: [] for name in FAMILIES}
     for sample in found:

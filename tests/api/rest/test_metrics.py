@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import event
 
 from api.operations.metrics import FAMILIES, Sample, samples
-from api.rest.metrics import text
+from api.rest.metrics import written
 from everstep.tiers import CopyStatus
 from models.checkpoint import reports
 from models.clock import WallClock
@@ -96,6 +96,6 @@ def test_metrics_are_told_to_nobody_else_unless_networks_are_listed(serve, datab
 
 def test_the_text_format_escapes_what_would_break_a_line():
     name = "everstep_last_durable_step"
-    written = text([Sample(name, 1, {"job": 'a"b\\c\nd'})])
-    assert f'{name}{{job="a\\"b\\\\c\\nd"}} 1' in written.splitlines()
-    assert all(f"# TYPE {family} gauge" in written for family in FAMILIES), "also families without a sample"
+    told = written([Sample(name, 1, {"job": 'a"b\\c\nd'})])
+    assert f'{name}{{job="a\\"b\\\\c\\nd"}} 1' in told.splitlines()
+    assert all(f"# TYPE {family} gauge" in told for family in FAMILIES), "also families without a sample"
