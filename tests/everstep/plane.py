@@ -206,7 +206,9 @@ class Plane:
             await node.supervisor.apply(self._assignment(job, node))
 
     def _hear(self, report: Report) -> None:
-        job = self.jobs[getattr(report, "job", "")]
+        job = self.jobs.get(getattr(report, "job", ""))
+        if job is None:
+            return  # of checkpoints, which name their namespace
         match report:
             case ProcessReport(status=ProcessStatus.EXITED):
                 self._hear_exit(job, report)
