@@ -47,13 +47,13 @@ def test_ranks_that_end_at_the_same_moment_commit_the_step_once(tmp_path: Path):
     gate = threading.Barrier(5)
     committed: list[object] = []
 
-    def write(index: int) -> None:
+    def write(index: int, save: str) -> None:
         kind = ShardKind.METADATA if index == 4 else ShardKind.DATA
         gate.wait()
-        committed.append(clients[index].write(seal_of(index, b"body", kind=kind), memoryview(b"body")))
+        committed.append(clients[index].write(seal_of(index, b"body", save=save, kind=kind), memoryview(b"body")))
 
     for step in range(10):
-        threads = [threading.Thread(target=write, args=(index,)) for index in range(5)]
+        threads = [threading.Thread(target=write, args=(index, f"save-{step}")) for index in range(5)]
         for thread in threads:
             thread.start()
         for thread in threads:
