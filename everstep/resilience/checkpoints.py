@@ -31,6 +31,7 @@ _log = logging.getLogger("everstep.checkpoint")
 _MOST_CANDIDATES = 16
 _LOOK_PATIENCE_S = 20.0
 _LOOK_TWICE_S = 6.0
+_SURE_AFTER_S = 1.5
 _LOOK_AGAIN_S = 0.2
 _UPLOAD_PATIENCE_S = 2.0
 
@@ -129,12 +130,16 @@ class Checkpoints:
         """What this rank sees. ``give_way`` raises when a newer generation exists.
 
         A tier that cannot be asked is waited for; and, if training ``has_begun``, one that knows of nothing: just after a loss it may not have
-        reached the nodes that hold the rest of a step.
+        reached the nodes that hold the rest of a step. For the same reason a first generation looks more than once before it believes a memory
+        tier that knows of nothing: to begin anew over a step that is there would be the worst of all answers.
         """
-        until = time.monotonic() + _LOOK_PATIENCE_S
+        began = time.monotonic()
+        sure_after_s = 0.0 if not self._checkpointer.tiers.has_memory else _SURE_AFTER_S
         while True:
             seen, trouble = self._look()
-            if seen or (trouble is None and not has_begun) or time.monotonic() > until:
+            looked_s = time.monotonic() - began
+            is_sure = trouble is None and not has_begun and looked_s >= sure_after_s
+            if seen or is_sure or looked_s > _LOOK_PATIENCE_S:
                 return Sight(rank, seen, self._failures, trouble)
             give_way()
             time.sleep(_LOOK_AGAIN_S)
