@@ -28,6 +28,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _LAST_WORDS_S = 2.0
+_SAVED_BEFORE_S = 10.0
+"""How long a save that was under way when user code raised may still take: what it saves is a step from before."""
 _LAST_SAVE_S = 120.0
 
 
@@ -144,6 +146,8 @@ class _Drive:
             self._tell(ToAgent.FAILED, generation=self._run.generation, traceback=_told(error))
             if self._membership.watcher is not None:
                 self._membership.watcher.flush(_LAST_WORDS_S)
+            if self._membership.checkpoints is not None:
+                self._membership.checkpoints.flush(_SAVED_BEFORE_S, self._membership.place.rank)
             raise
 
     def _rehearse(self) -> None:
