@@ -141,8 +141,9 @@ def work_of(services: Services, caller: Caller, call: Call) -> Iterator[Work]:
         auth.permit(caller, call.service, call.operation)
         begun = unit_of_work(services.sessions) if auth.is_mutating(call.operation) else look(services.reading())
         with _worded(caller, call), begun as session:
-            limits = Limits(services.settings.most_instances, services.settings.most_instances_of_cluster)
-            yield Work(session, now, services.settings.region, caller, services.settings.master_key, limits)
+            settings = services.settings
+            limits = Limits(settings.most_instances, settings.most_instances_of_cluster, settings.export_to)
+            yield Work(session, now, settings.region, caller, settings.master_key, limits)
             audit.record_call(session, caller, call, outcome=audit.DONE, now=now)
         if auth.ends_keys(call.operation):
             services.keyring.forget()

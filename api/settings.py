@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,6 +13,8 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Self
 
 PREFIX = "EVERSTEP_"
+_PLACE = re.compile(r"(s3://[a-z0-9][a-z0-9.-]*|file://(?=/[^/]))(/[A-Za-z0-9_=+@.-]+)*/?")
+"""Of exports. A bucket may be allowed as a whole, the machine's root may not."""
 
 
 class SettingsError(ValueError):
@@ -33,8 +36,8 @@ class Settings:
 
     ``stack_began_at`` is when the stack around this process began, where it is known: a worker's older sign of life is another worker's.
     ``rate_limit`` is how many requests a second each key has, with bursts of twice as many; 0: no limit. ``trusted_proxies`` are the addresses
-    whose ``X-Forwarded-For`` is believed. ``metrics_from`` are the networks that are told ``/metrics``. ``most_instances`` is how many instances
-    all clusters together may have, ``most_instances_of_cluster`` each of them. ``lifecycle_…`` are what agents are told of lifecycle scripts: how often each is tried, the pause
+    whose ``X-Forwarded-For`` is believed. ``metrics_from`` are the networks that are told ``/metrics``. ``export_to`` are the places, as URLs,
+    below which callers may have checkpoints exported, with this installation's rights. ``most_instances`` is how many instances all clusters together may have, ``most_instances_of_cluster`` each of them. ``lifecycle_…`` are what agents are told of lifecycle scripts: how often each is tried, the pause
     before the second try, and how long all of it may take; the limit stays below the hour that a node has for its checks.
     """
 
@@ -51,6 +54,7 @@ class Settings:
     lifecycle_limit_s: float = 3000.0
     trusted_proxies: frozenset[str] = frozenset()
     metrics_from: tuple[IPv4Network | IPv6Network, ...] = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
+    export_to: tuple[str, ...] = ()
     most_instances: int | None = None
     most_instances_of_cluster: int | None = None
 
@@ -80,6 +84,7 @@ class Settings:
             lifecycle_limit_s=_number(variables, "LIFECYCLE_LIMIT_S", cls.lifecycle_limit_s),
             trusted_proxies=frozenset((variables.get(f"{PREFIX}TRUSTED_PROXIES") or "").replace(",", " ").split()),
             metrics_from=_networks(variables, "METRICS_FROM", cls.metrics_from),
+            export_to=_places(variables, "EXPORT_TO"),
             most_instances=_limit(variables, "MAX_INSTANCES"),
             most_instances_of_cluster=_limit(variables, "MAX_INSTANCES_PER_CLUSTER"),
         )
@@ -137,6 +142,15 @@ def _networks(
     except ValueError as error:
         message = f"{PREFIX}{name} is {text!r}; it must be networks such as 10.0.0.0/8, with commas in between"
         raise SettingsError(message) from error
+
+
+def _places(variables: Mapping[str, str], name: str) -> tuple[str, ...]:
+    text = variables.get(f"{PREFIX}{name}") or ""
+    places = tuple(text.replace(",", " ").split())
+    if not all(_PLACE.fullmatch(place) and not {".", ".."} & set(place.split("/")) for place in places):
+        message = f"{PREFIX}{name} is {text!r}; it must be places such as s3://bucket/exports or file:///srv/exports, with commas in between"
+        raise SettingsError(message)
+    return places
 
 
 def _limit(variables: Mapping[str, str], name: str) -> int | None:

@@ -12,20 +12,19 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from api.operations.export_targets import check_target
 from api.operations.work import Work
 from models.checkpoint import changes, queries
 from models.checkpoint.policy import policy_of
 from models.checkpoint.queries import NOTHING, InMemory, Newest
-from models.checkpoint.states import ExportFormat
+from models.checkpoint.states import ExportFormat, StepState
 from models.checkpoint.table import CheckpointCopy, CheckpointExport, CheckpointNamespace, CheckpointStep
-from models.errors import Forbidden, Invalid, NotFound
+from models.errors import Invalid, NotFound
 from models.ids import checkpoint_id
 from models.job import queries as jobs
 from models.job.table import Job
 from models.node.table import Node
 from models.paging import Cut, Page
-
-_TARGETS = ("s3://", "file:///")
 
 
 @dataclass(frozen=True)
@@ -112,12 +111,10 @@ def export(work: Work, job_id: str, step: int, form: ExportFormat, *, target: st
         NotFound: no such job, or no such step.
         InTransition: it is being dropped.
         Invalid: it is not complete in any tier, or the target is no URL that can be written to.
-        Forbidden: a caller of a team names a target, which would be written to with this installation's rights.
+        Forbidden: the target is not below one of the places that this installation allows, or the caller is bound to a team.
     """
-    if target is not None and work.caller.team is not None:
-        raise Forbidden(message="Target: a caller who is bound to a team exports to this installation's own place; leave it out.")
-    if target is not None and not target.startswith(_TARGETS):
-        raise Invalid(message=f"Target: '{target}' is no address to export to; write {' or '.join(_TARGETS)} and a path.")
+    if target is not None:
+        check_target(target, work.limits.export_to, team=work.caller.team)
     job, row = _locked(work, job_id, step)
     _check_complete(_views(work.session, [row])[0])
     return changes.request_export(work.session, job, row, form, target=target, by=work.caller.name, now=work.now)
@@ -137,7 +134,8 @@ def _locked(work: Work, job_id: str, step: int) -> tuple[Job, CheckpointStep]:
 
 
 def _check_complete(view: StepView) -> None:
-    if not view.is_complete:
+    """Whether there is something of it to keep. That one is being dropped is another matter, which ``changes`` refuses in words of its own."""
+    if view.row.state is StepState.KEPT and not view.is_complete:
         held, size = view.held.shards, view.held.world_size
         of = f"{held} of {size + 1}" if size is not None else f"{held}"
         raise Invalid(message=f"Checkpoint {view.row.id} is not complete in any tier: nodes hold {of} of its shards.")

@@ -13,10 +13,14 @@ from models.access import scope
 
 @dataclass(frozen=True)
 class Limits:
-    """How many instances may be asked for, of all clusters together and of one; None: as many as one likes."""
+    """How many instances may be asked for, of all clusters together and of one; None: as many as one likes.
+
+    ``export_to`` are the places below which callers may have checkpoints exported, besides this installation's own.
+    """
 
     instances: int | None = None
     instances_of_cluster: int | None = None
+    export_to: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,10 @@ class PinWanted(OneCheckpoint):
 
 
 class ExportWanted(OneCheckpoint):
-    """``target`` is a URL below which the export is written (``s3://`` or ``file:///``); left out, it lies beside the checkpoints."""
+    """``target`` is a URL below which the export is written (``s3://`` or ``file:///``), if ``EVERSTEP_EXPORT_TO`` allows the place.
+
+    Left out, it lies beside the checkpoints.
+    """
 
     format: ExportFormat
     target: Annotated[str, StringConstraints(min_length=1, max_length=2048)] | None = None
@@ -54,7 +57,7 @@ class ExportWanted(OneCheckpoint):
 
 
 class CheckpointShape(Wire):
-    """A saved step. ``status`` is Kept, or Dropping while it goes.
+    """A saved step. ``status`` is Kept, Dropping while it goes, or Dropped.
 
     In memory: ``shards_in_memory`` of ``world_size`` data shards and one of metadata, in ``copies`` all together; it is complete there if all can be
     had. ``world_size`` and ``bytes`` are null until they are known. ``durable_at`` is when it was committed to the object store.
