@@ -15,7 +15,7 @@ from everstep.tiers import NamespacePlan
 from . import generators, plain
 from .policy import NOTHING, Policy, Schedule, Wanted, in_force
 from .saving import Order, Outcome, Saver, ShardWork
-from .snapshot import REST, Division, Held, capture, divide, entries_of
+from .snapshot import REST, Division, Held, Plan, divide, entries_of
 from .tiers import Tiers
 
 _log = logging.getLogger("everstep.checkpoint")
@@ -55,6 +55,7 @@ class Checkpointer:
         self._tiers = tiers
         self._asked = NOTHING
         self._prepared_for: tuple[int, int] | None = None
+        self._plan: Plan | None = None
         self._contents: tuple[Division, tuple[str, ...], bytes] | None = None
         self._plain: plain.Plain | None = None
         self.tell: Callable[[dict[str, Any]], None] = _no_agent
@@ -140,11 +141,11 @@ class Checkpointer:
         """Begins a save of this rank's part. ``own`` are blobs of this rank: of the same names in all of them but for the rank."""
         began = time.monotonic()
         saver.make_way()
-        division = divide(entries_of(state.items()), world_size)
+        plan = self._plan_of(state, rank, world_size)
         rest = {REST: state.pack_rest(cursor)} if rank == 0 else {}
-        captured = capture(state, division, rank, {**rest, **(own or {})})
+        captured = plan.capture({**rest, **(own or {})})
         of_ranks = {generators.blob_name(other): other for other in range(world_size)} if own else {}
-        contents = self._contents_of(division, state, {REST: 0, **of_ranks}) if rank == 0 else None
+        contents = self._contents_of(plan.division, state, {REST: 0, **of_ranks}) if rank == 0 else None
         order = Order(step, save, rank, world_size, wanted, captured, contents)
         saver.begin(ShardWork(order, self.tiers), step, wanted, stalled_s=time.monotonic() - began)
 
@@ -164,10 +165,26 @@ class Checkpointer:
         if self._prepared_for == (rank, world_size) or not self.tiers.has_memory:
             return
         self._prepared_for = (rank, world_size)
-        nbytes = divide(entries_of(state.items()), world_size).layout(rank).size + _ROOM_FOR_BLOBS
+        nbytes = self._nbytes(state, rank, world_size)
         saver.prepare(lambda: self._reserve(rank, nbytes))
 
+    def reserve(self, state: Held, rank: int = 0, world_size: int = 1) -> None:
+        """Has segments stand ready before it returns, where the first save is to cost as little as the later ones. Otherwise it is done by itself."""
+        self._prepared_for = (rank, world_size)
+        self._reserve(rank, self._nbytes(state, rank, world_size))
+
     # ------------------------------------------------------------ inside
+
+    def _plan_of(self, state: Held, rank: int, world_size: int) -> Plan:
+        """The same as at the save before, if the state has the same tensors."""
+        items = state.items()
+        if self._plan is None or not self._plan.is_for(items, rank, world_size):
+            self._plan = Plan(items, divide(entries_of(items), world_size), rank, state.fleeting())
+        return self._plan
+
+    def _nbytes(self, state: Held, rank: int, world_size: int) -> int:
+        """Of a rank's shard, generously."""
+        return divide(entries_of(state.items()), world_size).layout(rank).size + _ROOM_FOR_BLOBS
 
     def _reserve(self, rank: int, nbytes: int) -> None:
         try:

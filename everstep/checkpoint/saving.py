@@ -15,8 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
-
 from everstep.errors import SaveFailed
 from everstep.shards import ShardKind
 
@@ -87,8 +85,7 @@ class ShardWork:
 
     def copy(self) -> None:
         if self._shard is not None:
-            with torch.no_grad():
-                self._order.captured.write(torch.frombuffer(self._shard.body, dtype=torch.uint8))
+            self._order.captured.write(self._shard.body, self._shard.views)
 
     def seal(self) -> int:
         size, contents, shard = self._order.captured.layout.size, self._order.contents, self._shard
@@ -139,10 +136,11 @@ class Save:
 
     def settle(self) -> None:
         """Waits until nothing of the state is read any more. What it waits counts as stall."""
+        if self._is_given_up:
+            return  # each later step would wait as long again for a tier that hangs
         began = time.monotonic()
-        if not self._copied.wait(ROOM_PATIENCE_S) and self._give_up():
-            return
-        self._copied.wait()
+        if self._copied.wait(ROOM_PATIENCE_S) or not self._give_up():
+            self._copied.wait()
         self.outcome.stall_s += time.monotonic() - began
 
     def wait(self, limit_s: float) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,17 +16,20 @@ import torch
 
 from .contents import Chunk, Contents, TensorContent
 from .layout import Layout
+from .placing import copy_all
+from .torch_parts import over
 
 REST = "everstep.rest"
 """The blob of everything that is no tensor, in rank 0's shard."""
 PROGRAM = {"kind": "everstep.State"}
+_PLAN = "everstep.State"
 
 
 class Held(Protocol):
     """What is saved and loaded: ``everstep.State``."""
 
     def items(self) -> list[tuple[str, torch.Tensor]]:
-        """Name and tensor, in an order that is the same in all ranks."""
+        """Name and tensor, in an order that is the same in all ranks. The same list, for as long as an equal one would be returned."""
 
     def paths(self) -> dict[str, tuple[str | int, ...]]:
         """Under which keys a name lies in nested dictionaries."""
@@ -90,10 +93,9 @@ class Division:
     def world_size(self) -> int:
         return len(self.parts)
 
-    def layout(self, rank: int, blobs: Sequence[tuple[str, int]] = ()) -> Layout:
-        """Of a rank's shard; ``blobs`` are names and sizes in bytes, behind the tensors."""
-        tensors = ((part.entry.name, part.offsets, part.nbytes) for part in self.parts[rank])
-        return Layout.of([*tensors, *((name, None, nbytes) for name, nbytes in blobs)])
+    def layout(self, rank: int) -> Layout:
+        """Of the tensors in a rank's shard."""
+        return Layout.of((part.entry.name, part.offsets, part.nbytes) for part in self.parts[rank])
 
     def contents(self, blobs: Mapping[str, int], paths: Mapping[str, tuple[str | int, ...]]) -> Contents:
         """The metadata of the whole step."""
@@ -151,38 +153,61 @@ class Captured:
     layout: Layout
     tensors: tuple[torch.Tensor, ...]
     blobs: tuple[bytes, ...]
+    plan: Layout
+    """Of the tensors alone: the same object at every save by one ``Plan``."""
 
-    def write(self, body: torch.Tensor) -> None:
-        """Fills a shard of ``layout.size`` bytes (uint8). Every byte is written: what a segment held before would change its digest."""
-        items = iter(self.layout.items)
-        for tensor, item in zip(self.tensors, items, strict=False):
-            room = body[item.start : item.start + item.nbytes]
-            if item.nbytes:
-                room.view(tensor.dtype).view(tensor.shape).copy_(tensor)
-        self._write_rest(body)
+    def write(self, body: memoryview, views: dict[Any, Any] | None = None) -> None:
+        """Fills a shard of ``layout.size`` bytes. Every byte is written: what a segment held before would change its digest.
 
-    def _write_rest(self, body: torch.Tensor) -> None:
+        ``views`` are what earlier saves have laid over the same memory: laying thousands anew costs more than the copy.
+        """
+        with torch.no_grad():
+            copy_all(self._views_over(body, {} if views is None else views), list(self.tensors))
         for blob, item in zip(self.blobs, self.layout.items[len(self.tensors) :], strict=True):
-            _put(body, item.start, blob)
+            body[item.start : item.start + item.nbytes] = blob
         for start, end in self.layout.gaps():
-            body[start:end].zero_()
-        _put(body, self.layout.nbytes, self.layout.tail)
+            body[start:end] = bytes(end - start)
+        body[self.layout.nbytes : self.layout.size] = self.layout.tail
+
+    def _views_over(self, body: memoryview, views: dict[Any, Any]) -> list[torch.Tensor]:
+        found: list[torch.Tensor]
+        plan, found = views.get(_PLAN, (None, []))
+        if plan is not self.plan:
+            views.clear()
+            found = [over(body, item.start, one.shape, one.dtype) for one, item in zip(self.tensors, self.plan.items, strict=True)]
+            views[_PLAN] = (self.plan, found)
+        return found
+
+
+class Plan:
+    """How one rank's part of a state is captured, at every save for as long as the state's tensors are the same."""
+
+    def __init__(self, items: list[tuple[str, torch.Tensor]], division: Division, rank: int, fleeting: set[int]) -> None:
+        self._items = items
+        self.division = division
+        self._rank = rank
+        self._parts = tuple((items[part.number][1], part) for part in division.parts[rank])
+        self._cut = tuple(place for place, (tensor, part) in enumerate(self._parts) if part.rows != part.entry.rows)
+        self._fleeting = tuple(place for place, (tensor, _) in enumerate(self._parts) if id(tensor) in fleeting)
+        self._layout = division.layout(rank)
+
+    def is_for(self, items: list[tuple[str, torch.Tensor]], rank: int, world_size: int) -> bool:
+        """``items`` of a state are the same object for as long as they are equal."""
+        return self._items is items and self._rank == rank and self.division.world_size == world_size
+
+    def capture(self, blobs: Mapping[str, bytes]) -> Captured:
+        """What is to be written, at a moment at which the state is that of a committed step."""
+        mine = [tensor for tensor, _ in self._parts]
+        with torch.no_grad():
+            for place in self._cut:
+                tensor, part = self._parts[place]
+                mine[place] = part.of(tensor.detach())
+            for place in self._fleeting:
+                mine[place] = mine[place].detach().clone()
+        layout = self._layout.extended((name, None, len(blob)) for name, blob in blobs.items())
+        return Captured(layout, tuple(mine), tuple(blobs.values()), self._layout)
 
 
 def capture(state: Held, division: Division, rank: int, blobs: Mapping[str, bytes]) -> Captured:
-    """What is to be written by a rank, at a moment at which the state is that of a committed step."""
-    tensors = state.items()
-    fleeting = state.fleeting()
-    with torch.no_grad():
-        mine = tuple(
-            part.of(tensor.detach()).clone() if id(tensor) in fleeting else part.of(tensor.detach())
-            for part in division.parts[rank]
-            for tensor in (tensors[part.number][1],)
-        )
-    layout = division.layout(rank, [(name, len(blob)) for name, blob in blobs.items()])
-    return Captured(layout, mine, tuple(blobs.values()))
-
-
-def _put(body: torch.Tensor, start: int, told: bytes) -> None:
-    if told:
-        body[start : start + len(told)].copy_(torch.frombuffer(bytearray(told), dtype=torch.uint8))
+    """Of a state that is captured once."""
+    return Plan(state.items(), division, rank, state.fleeting()).capture(blobs)

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.parallel import DistributedDataParallel
 
-from everstep.checkpoint.layout import read_tail, tail_length
-from everstep.checkpoint.snapshot import REST, Division, Entry, capture, divide, entries_of
+from everstep.checkpoint.layout import Layout, read_tail, tail_length
+from everstep.checkpoint.snapshot import REST, Division, Entry, Plan, capture, divide, entries_of
+from everstep.checkpoint.torch_parts import memory_of
 from everstep.resilience import State
 
 DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.float64)
@@ -68,7 +69,7 @@ def test_what_a_forward_changes_is_copied_at_once_and_the_rest_when_it_is_writte
     captured = capture(state, division, 0, {})
     state.model(torch.randn(8, 5))
     body = torch.zeros(captured.layout.size, dtype=torch.uint8)
-    captured.write(body)
+    captured.write(memory_of(body))
     for item in captured.layout.items:
         written = body[item.start : item.start + item.nbytes].view(before[item.name].dtype)
         assert torch.equal(written.view(before[item.name].shape), before[item.name]), item.name
@@ -96,8 +97,12 @@ def trained() -> State:
 def body_of(state: State, division: Division, rank: int, rest: bytes | None, fill: int = 9) -> torch.Tensor:
     captured = capture(state, division, rank, {} if rest is None or rank else {REST: rest})
     body = torch.full((captured.layout.size,), fill, dtype=torch.uint8)
-    captured.write(body)
+    captured.write(memory_of(body))
     return body
+
+
+def first_layers(state: State) -> tuple[Any, Any]:
+    return state.model.get_submodule("0"), state.model.get_submodule("1")
 
 
 def layout_of(body: torch.Tensor) -> Any:
@@ -120,3 +125,67 @@ def test_a_wrapped_models_names_are_those_of_the_model_without_its_wrapper() -> 
         assert wrapped.structure() != bare.structure(), "ranks that wrap and ranks that do not would wait for each other for ever"
     finally:
         dist.destroy_process_group()
+
+
+def test_a_plan_is_kept_for_as_long_as_the_state_has_the_same_tensors() -> None:
+    state = trained()
+    items = state.items()
+    assert state.items() is items
+    plan = Plan(items, divide(entries_of(items), 2), 0, state.fleeting())
+    first_layers(state)[0].weight.data.add_(1)
+    assert plan.is_for(state.items(), 0, 2)
+    assert not plan.is_for(state.items(), 1, 2)
+    assert not plan.is_for(state.items(), 0, 3)
+
+
+@pytest.mark.parametrize("change", ["parameter", "type", "shape", "optimizer", "buffer", "name", "module"])
+def test_any_change_of_a_states_tensors_is_seen_by_the_next_save(change: str) -> None:
+    state = trained()
+    linear, norm = first_layers(state)
+    assert state.optimizer is not None
+    before = state.items()
+    match change:
+        case "parameter":
+            linear.bias = torch.nn.Parameter(torch.ones(7))
+        case "type":
+            norm.weight.data = norm.weight.data.double()
+        case "shape":
+            linear.weight.data = linear.weight.data.view(5, 7)
+        case "optimizer":
+            state.optimizer.state[linear.weight]["exp_avg"] = torch.ones(7, 5)
+        case "buffer":
+            norm.running_mean = torch.ones(7)
+        case "name":
+            linear._parameters = {"renamed": linear.weight, "bias": linear.bias}
+        case "module":
+            state.model.add_module("3", torch.nn.Linear(2, 2))
+    after = state.items()
+    assert after is not before
+    assert [name for name, _ in after] == [name for name, _ in State(model=state.model, optimizer=state.optimizer).items()]
+    assert all(
+        one is other
+        for (_, one), (_, other) in zip(after, State(model=state.model, optimizer=state.optimizer).items(), strict=True)
+    )
+
+
+@given(entries, st.lists(st.integers(0, 200), max_size=3))
+def test_a_layout_that_is_extended_is_the_one_made_at_once(drawn: tuple[Entry, ...], sizes: list[int]) -> None:
+    blobs = [(f"blob{number}", None, nbytes) for number, nbytes in enumerate(sizes)]
+    parts = [(part.entry.name, part.offsets, part.nbytes) for part in divide(drawn, 1).parts[0]]
+    extended, whole = Layout.of(parts).extended(blobs), Layout.of([*parts, *blobs])
+    assert extended == whole
+    assert (extended.tail, extended.nbytes, extended.gaps()) == (whole.tail, whole.nbytes, whole.gaps())
+
+
+def test_a_segment_that_is_used_again_by_the_same_plan_or_another_holds_what_was_last_written() -> None:
+    state = trained()
+    views: dict[Any, Any] = {}
+    plans = [Plan(state.items(), divide(entries_of(state.items()), world), 0, state.fleeting()) for world in (1, 2)]
+    segment = bytearray(plans[0].capture({}).layout.size)
+    for plan in (plans[0], plans[0], plans[1], plans[1], plans[0]):
+        first_layers(state)[0].weight.data.add_(1)
+        captured = plan.capture({})
+        fresh = bytearray(captured.layout.size)
+        captured.write(memoryview(fresh))
+        captured.write(memoryview(segment)[: len(fresh)], views)
+        assert segment[: len(fresh)] == fresh
