@@ -8,6 +8,10 @@ So a manifest never stands without all its shards, and a shard that stands there
 without a manifest is written over by the next save of the step, and swept with the step otherwise. The manifest of another save of the same step is
 moved away before the first of its shards is touched. Readers of AWS's package take a step for complete when every rank has a folder for it: so
 what lies in the folder of rank 0, its shard and the metadata, comes after all others (``Durable.lacking``).
+
+Of two saves of a step the younger counts, whoever comes last: a node that was away and still has an older one leaves the younger alone (``Overtaken``). Two
+that write at the same moment find out: who puts looks for a manifest once more after its seal, who commits looks at the seals once more after its manifest,
+and whoever then sees another's takes the manifest away.
 """
 
 from __future__ import annotations
@@ -36,6 +40,10 @@ _LOOKS_AT_ONCE = 16
 _PIECE_BYTES = 8 << 20
 
 Pieces = Callable[[memoryview], Iterator[memoryview]]
+
+
+class Overtaken(Exception):
+    """A younger save of the step stands in the store: this one is nobody's any more. The words are for an operator."""
 
 
 class Durable:
@@ -68,17 +76,25 @@ class Durable:
         return tuple(sorted(step for step in found if step is not None))
 
     def put(self, seal: Seal, body: memoryview) -> Manifest | None:
-        """Steps 1 and 2 for one shard. Returns the manifest, when the step is found to be durable already with this very shard in it."""
+        """Steps 1 and 2 for one shard. Returns the manifest, when the step is found to be durable already with this very shard in it.
+
+        Raises:
+            Overtaken: nothing was put.
+        """
         manifest = self.manifest(seal.namespace, seal.step)
         if manifest is not None and covers(manifest, seal):
             return manifest
         if manifest is not None:
+            _require_younger(seal, self.head(seal.namespace, seal.step))
             self.supersede(manifest)
         if self._is_put(seal):
             return None
         self._objects.sweep(shard_key_of(seal))
         self._objects.put(shard_key_of(seal), body, pieces=None if self._pieces is None else self._pieces(body))
         self._objects.put(seal_key_of(seal), json.dumps(seal.to_wire(), separators=(",", ":")).encode())
+        late = self.manifest(seal.namespace, seal.step)
+        if late is not None and not covers(late, seal):
+            self.supersede(late)  # created meanwhile, of bytes that have just been written over
         return None
 
     def remove(self, seal: Seal) -> None:
@@ -120,10 +136,15 @@ class Durable:
                 standing = self.manifest(head.namespace, head.step)
                 if standing is not None and covers(standing, head):
                     return standing
+                if not self._still_stands(head, found):
+                    return None
                 if standing is not None:
                     self.supersede(standing)  # the seals, just seen, say that its bytes have gone
             else:
-                return manifest
+                if self._still_stands(head, found):
+                    return manifest
+                self.supersede(manifest)
+                return None
 
     def supersede(self, manifest: Manifest) -> None:
         """Training went back before this step and on from there, or writes it again: nobody is to load it any more."""
@@ -132,8 +153,16 @@ class Durable:
         self._objects.delete(manifest_key(namespace, step))
         self._superseded(manifest)
 
+    def _still_stands(self, head: Seal, found: dict[int, Seal]) -> bool:
+        """Whether all seals of a save are there now, whatever was seen before; what was seen is forgotten if not."""
+        standing = self.head(head.namespace, head.step)
+        if standing is not None and _content(standing) == _content(head) and self.lacking(head, {}) is None:
+            return True
+        found.clear()
+        return False
+
     def _is_put(self, seal: Seal) -> bool:
-        """Whether a shard stands there with its seal. One with another seal stands there without one after this."""
+        """Whether a shard stands there with its seal. One with another seal stands there without one after this. Raises Overtaken."""
         key = seal_key_of(seal)
         try:
             told = self._objects.look(key)
@@ -142,6 +171,7 @@ class Durable:
         standing = _read(told)
         if standing is not None and _content(standing) == _content(seal):
             return True
+        _require_younger(seal, standing)
         self._objects.delete(key)
         return False
 
@@ -156,6 +186,13 @@ def covers(manifest: Manifest, seal: Seal) -> bool:
     """Whether a durable step holds this very shard."""
     there = manifest.shards[seal.index] if seal.index < len(manifest.shards) else None
     return there is not None and manifest.save == seal.save and there.digest == seal.digest and there.kind is seal.kind
+
+
+def _require_younger(seal: Seal, standing: Seal | None) -> None:
+    """Raises Overtaken."""
+    if standing is not None and standing.save != seal.save and standing.written_at > seal.written_at:
+        message = "a younger save of it has gone to the object store"
+        raise Overtaken(message)
 
 
 def paced(bytes_per_s: float, wait: Callable[[float], object]) -> Pieces:

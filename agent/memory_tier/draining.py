@@ -17,7 +17,7 @@ from everstep.tiers import CopyStatus, DurableReport, NamespacePlan, TierPlan
 
 from . import backlog
 from .backlog import Backlog, Pending, Save
-from .commit import Durable, paced
+from .commit import Durable, Overtaken, paced
 from .committed import Committed
 from .discards import Discard, Discards
 from .heirs import Heirs
@@ -228,6 +228,9 @@ class Draining:
                 reading.check()
         except Gone:
             return
+        except Overtaken as overtaken:
+            self._give_up(save, str(overtaken))
+            return
         with self._news:
             pending.put[seal.index] = seal
             pending.moved(self._now())
@@ -235,14 +238,14 @@ class Draining:
             head = seal if seal.kind is ShardKind.METADATA else self._durable.head(save.namespace, save.step)
             manifest = self._commit(save, pending, head)
         if manifest is not None:
-            self._is_durable(manifest)
+            self._is_durable(manifest, pending)
 
     def _look(self, save: Save, pending: Pending, seals: tuple[Seal, ...], left: Seal | None) -> None:
         """What have the others done meanwhile? ``left`` is what this node still has to put: rank 0's, for which all others are waited for."""
         before = len(pending.others)
         manifest = self._durable.manifest(save.namespace, save.step)
         if manifest is not None and manifest.save == save.save:
-            self._is_durable(manifest)
+            self._is_durable(manifest, pending)
             return
         if left is not None:
             head = self._head(save, seals, is_asked_for=pending.looks >= _ASKED_FROM_LOOK)
@@ -250,7 +253,7 @@ class Draining:
         else:
             manifest = self._commit(save, pending, self._durable.head(save.namespace, save.step))
             if manifest is not None:
-                self._is_durable(manifest)
+                self._is_durable(manifest, pending)
                 return
         self._inherit(pending, seals)
         if pending.is_free or len(pending.others) > before:
@@ -332,10 +335,10 @@ class Draining:
         is_old = newest is not None and save.step < newest and self._of(save).written_at < self._began_at
         return is_old and not is_asked_for
 
-    def _is_durable(self, manifest: Manifest) -> None:
-        """Who holds the metadata tells of it: that is one node, or a few that say the same."""
+    def _is_durable(self, manifest: Manifest, pending: Pending) -> None:
+        """Who holds the metadata, or has put it, tells of it: that is one node, or a few that say the same."""
         held = self._store.find(manifest.namespace, manifest.world_size, manifest.step, manifest.save)
-        self._committed.add(manifest, is_ours=held is not None)
+        self._committed.add(manifest, is_ours=held is not None or manifest.world_size in pending.put)
 
     def _give_up_if_hopeless(self, save: Save, pending: Pending) -> None:
         newest = self.newest(save.namespace)
