@@ -11,8 +11,9 @@ never complete, and never told of.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +29,7 @@ from torch.distributed.tensor import DTensor
 from everstep.checkpoint.ids import new_save_id
 from everstep.checkpoint.layout import Key, Layout
 from everstep.checkpoint.leaves import flattened, plain
-from everstep.checkpoint.placing import Part, Whose, fill, layout_of, open_shard, write_metadata
+from everstep.checkpoint.placing import Part, Whose, fill, fill_early, finish, layout_of, open_shard, write_metadata
 from everstep.checkpoint.planning import contents_of, key_of
 from everstep.checkpoint.reader import TieredReader
 from everstep.checkpoint.tiers import OpenShard, Tiers, of_environment
@@ -73,12 +74,17 @@ def async_save(
     tiers: Tiers | None = None,
     name: str | None = None,
     group: dist.ProcessGroup | None = None,
+    is_steady: Callable[[Tensor], bool] | None = None,
 ) -> Saving:
     """As ``save``, but copies and seals on a thread: await ``staged`` before anything changes a tensor of the state.
+
+    A forward changes buffers (batch norm). ``is_steady`` says which tensors stay as they are until ``staged``: all others are copied in the call.
 
     Raises SaveRefused if there is no room.
     """
     prepared = _prepared(state, step, durable, tiers or of_environment(), name, group)
+    if is_steady is not None:
+        prepared.copy_early(is_steady)
     staged = _savers.submit(prepared.copy)
     return Saving(staged, _savers.submit(prepared.sealed_after, staged))
 
@@ -141,15 +147,20 @@ class _Prepared:
     layout: Layout
     world_size: int
     shard: OpenShard
+    early: frozenset[Key] = frozenset()
+
+    def copy_early(self, is_steady: Callable[[Tensor], bool]) -> None:
+        with self._given_back_if_it_fails():
+            self.early = fill_early(self.shard, self.parts, self.layout, is_steady)
 
     def copy(self) -> None:
-        try:
-            fill(self.shard, self.parts, self.layout, (self.plan.base, self.plan.tensors))
-        except BaseException:
-            self.shard.abandon()
-            raise
+        """Reads the state, for the last time."""
+        with self._given_back_if_it_fails():
+            fill(self.shard, self.parts, self.layout, (self.plan.base, self.plan.tensors), without=self.early)
 
     def seal(self) -> Seal:
+        with self._given_back_if_it_fails():
+            finish(self.shard, self.layout)
         seal = self.shard.seal(self.layout.size)
         if self.plan.contents is not None:
             whose = Whose(self.whose.step, self.world_size, self.whose.save, self.whose.is_durable)
@@ -159,6 +170,14 @@ class _Prepared:
     def sealed_after(self, staged: Future[None]) -> Seal:
         staged.result()
         return self.seal()
+
+    @contextmanager
+    def _given_back_if_it_fails(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.shard.abandon()
+            raise
 
 
 def _prepared(

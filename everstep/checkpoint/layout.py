@@ -50,7 +50,7 @@ class Layout:
     def of(cls, sizes: Iterable[tuple[str, tuple[int, ...] | None, int]], *, has_digests: bool = False) -> Layout:
         """Lays items of these names, offsets and sizes in bytes one behind the other.
 
-        ``has_digests`` keeps room for those of small items; ``digested`` must then fill it before the tail is written.
+        ``has_digests`` keeps room for those of small items; ``digested_tail`` fills it.
         """
         items: list[Item] = []
         start = 0
@@ -64,27 +64,51 @@ class Layout:
         """Where the items end and the tail begins."""
         return max((aligned(item.start + item.nbytes) for item in self.items), default=0)
 
+    def extended(self, sizes: Iterable[tuple[str, tuple[int, ...] | None, int]]) -> Layout:
+        """With more items behind. What is known of these is not worked out again: blobs differ in size at every save, thousands of tensors do not."""
+        more = Layout.of(sizes)
+        behind = Layout(tuple(Item(one.name, one.offsets, self.nbytes + one.start, one.nbytes) for one in more.items))
+        made = Layout(self.items + behind.items)
+        gaps = tuple((self.nbytes + start, self.nbytes + end) for start, end in more.gaps())
+        vars(made).update(nbytes=self.nbytes + more.nbytes, _told=self._told + behind._told, _gaps=self._gaps + gaps)
+        return made
+
     @cached_property
     def tail(self) -> bytes:
-        told = [[item.name, item.offsets, item.start, item.nbytes, *([item.digest] if item.digest else [])] for item in self.items]
-        text = json.dumps(told, separators=(",", ":"))
-        return text.encode() + _FOOTER.pack(MAGIC, len(text.encode()))
+        text = b"[" + b",".join(self._told) + b"]"
+        return text + _FOOTER.pack(MAGIC, len(text))
+
+    @cached_property
+    def _told(self) -> list[bytes]:
+        """Each item in JSON; its digest, if it has one, is the last that it says."""
+        told = ([one.name, one.offsets, one.start, one.nbytes, *([one.digest] if one.digest else [])] for one in self.items)
+        return [json.dumps(item, separators=(",", ":")).encode() for item in told]
 
     @property
     def size(self) -> int:
         """Of the whole shard."""
         return self.nbytes + len(self.tail)
 
-    def digested(self, digest_of: Callable[[int, int], str]) -> Layout:
-        """The same with the digests of what lies there, where there is room for one. ``digest_of``: of the bytes from start to end."""
-        return Layout(
-            tuple(
-                Item(one.name, one.offsets, one.start, one.nbytes, digest_of(one.start, one.start + one.nbytes))
-                if one.digest
-                else one
-                for one in self.items
-            )
-        )
+    def digested_tail(self, digest_of: Callable[[int, int], str]) -> bytes:
+        """The tail with the digests of what lies there, where there is room for one. ``digest_of``: of the bytes from start to end.
+
+        Thousands of items are written into a tail that is known already: making it anew at each save would cost many times the digests.
+        """
+        tail = bytearray(self.tail)
+        for start, end, place in self._digests:
+            tail[place : place + _DIGEST_LENGTH] = digest_of(start, end).encode()
+        return bytes(tail)
+
+    @cached_property
+    def _digests(self) -> tuple[tuple[int, int, int], ...]:
+        """Start and end of each item that has a digest, and where that stands in the tail."""
+        found: list[tuple[int, int, int]] = []
+        end = 0
+        for item, told in zip(self.items, self._told, strict=True):
+            end += 1 + len(told)  # the bracket or comma before it
+            if item.digest:
+                found.append((item.start, item.start + item.nbytes, end - len('"]') - _DIGEST_LENGTH))
+        return tuple(found)
 
     @cached_property
     def by_key(self) -> Mapping[Key, Item]:

@@ -5,7 +5,7 @@ Where a save is staged (copied now, planned later), the same segment is opened, 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -62,6 +62,7 @@ def write_shard(tiers: Tiers, whose: Whose, parts: Sequence[Part], layout: Layou
     shard = open_shard(tiers, whose, layout.size)
     try:
         fill(shard, parts, layout, plan)
+        finish(shard, layout)
     except BaseException:
         shard.abandon()
         raise
@@ -77,26 +78,43 @@ def write_metadata(tiers: Tiers, whose: Whose, text: bytes) -> Seal:
     return shard.seal(len(text))
 
 
-def fill(shard: OpenShard, parts: Sequence[Part], layout: Layout, plan: Hashable = None) -> None:
-    """Copies the parts to where the layout has them, and the layout behind them; all bytes of the shard are then told.
+def fill(
+    shard: OpenShard, parts: Sequence[Part], layout: Layout, plan: Hashable = None, *, without: frozenset[Key] = frozenset()
+) -> None:
+    """Copies the parts to where the layout has them; ``finish`` is to follow, which needs them no more.
 
     ``plan``: whoever comes again with an equal one has an equal layout for the same types and shapes; then the views over the segment are kept.
+    ``without``: tensors that lie there already.
     """
-    tensors = [part.content for part in parts if isinstance(part.content, Tensor)]
-    copy_all(views_over(shard, parts, layout, plan), tensors)
+    tensors = [(part.key, part.content) for part in parts if isinstance(part.content, Tensor)]
+    views = views_over(shard, parts, layout, plan)
+    _copy_pairs([(view, tensor) for view, (key, tensor) in zip(views, tensors, strict=True) if key not in without])
     for part, item in zip(parts, layout.items, strict=True):
         if isinstance(part.content, bytes):
             shard.body[item.start : item.start + item.nbytes] = part.content
-    finish(shard, layout)
+
+
+def fill_early(shard: OpenShard, parts: Sequence[Part], layout: Layout, is_steady: Callable[[Tensor], bool]) -> frozenset[Key]:
+    """Copies the tensors that are not steady, alone, and returns which those are: ``fill`` must not copy them again later."""
+    early = [
+        (item, part.content)
+        for part, item in zip(parts, layout.items, strict=True)
+        if isinstance(part.content, Tensor) and not is_steady(part.content)
+    ]
+    _copy_pairs([(over(shard.body, item.start, tensor.shape, tensor.dtype), tensor) for item, tensor in early])
+    return frozenset(item.key for item, _ in early)
+
+
+def _copy_pairs(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    copy_all([into for into, _ in pairs], [tensor for _, tensor in pairs])
 
 
 def finish(shard: OpenShard, layout: Layout) -> None:
-    """Writes what is neither a tensor's nor a blob's byte; all of those are there."""
+    """Writes what is neither a tensor's nor a blob's byte; all of those are there. Reads the shard alone, not the state."""
     for start, end in layout.gaps():
         shard.body[start:end] = bytes(end - start)
     body = shard.body
-    digested = layout.digested(lambda start, end: xxhash.xxh3_128_hexdigest(body[start:end]))
-    body[layout.nbytes : layout.size] = digested.tail
+    body[layout.nbytes : layout.size] = layout.digested_tail(lambda start, end: xxhash.xxh3_128_hexdigest(body[start:end]))
 
 
 def views_over(shard: OpenShard, parts: Sequence[Part], layout: Layout, plan: Hashable = None) -> list[Tensor]:

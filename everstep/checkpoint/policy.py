@@ -81,6 +81,8 @@ class Schedule:
 
     def __init__(self, policy: Policy, *, has_memory: bool, has_store: bool) -> None:
         self.policy = policy
+        self._agreed = policy
+        self._begun = (0, 0)
         self._has_memory = has_memory
         self._has_store = has_store
         self._memory: Interval | None = None
@@ -105,7 +107,11 @@ class Schedule:
     def begins_at(self, step: int) -> None:
         """Training goes on from here: automatic intervals count from this step."""
         self._last_memory = self._last_durable = step
-        self._before = (step, step)
+        self._before = self._begun = (step, step)
+
+    def agree(self, policy: Policy, *, has_memory: bool, has_store: bool) -> None:
+        """What all ranks have been told alike, once and before the first step: ``fixed`` goes by that alone."""
+        self._agreed, self._has_memory, self._has_store = policy, has_memory, has_store
 
     def wants(self, step: int) -> Wanted:
         """``step`` counts the committed ones."""
@@ -124,14 +130,18 @@ class Schedule:
         return Wanted(self._has_memory, self._has_store)
 
     def fixed(self, step: int) -> Wanted:
-        """As ``wants``, by fixed intervals alone: all ranks say the same without a word."""
-        durable = self._has_store and self._passes(step, self.policy.durable_every, self._last_durable)
-        memory = self._has_memory and self._passes(step, self.policy.memory_every, self._last_memory)
+        """As ``wants``, by fixed intervals alone: all ranks say the same without a word.
+
+        So nothing may count here that one rank knows earlier than another, or alone: what became of its saves, or of the job's policy since.
+        """
+        durable = self._has_store and self._passes(step, self._agreed.durable_every, self._begun[1])
+        memory = self._has_memory and self._passes(step, self._agreed.memory_every, self._begun[0])
         return Wanted(self._has_memory and (memory or durable), durable)
 
     def saved(self, step: int, wanted: Wanted) -> None:
         """A save of this step has begun."""
         self._before = (self._last_memory, self._last_durable)
+        self._begun = (step, step if wanted.durable else self._begun[1])
         self._last_memory = step
         if wanted.durable:
             self._last_durable = step

@@ -103,7 +103,12 @@ def stage(
 def _staged(
     tiers: Tiers, shard: OpenShard, layout: Layout, parts: list[Part], ours: list[Leaf], doubtful: list[Leaf], rest: dict[str, Any]
 ) -> Staged:
-    views = views_over(shard, parts, layout, ("staged", tuple((part.name, part.nbytes) for part in parts)))
+    alike = tuple(
+        (leaf.name, part.content.shape, part.content.dtype)
+        for leaf, part in zip(ours, parts, strict=True)
+        if isinstance(part.content, Tensor)
+    )
+    views = views_over(shard, parts, layout, ("staged", alike))
     beside = [Part(leaf.name, (), local_of(leaf.tensor)) for leaf in doubtful]
     laid = layout_of(beside)
     elsewhere = tiers.private(laid.nbytes) if laid.nbytes else None

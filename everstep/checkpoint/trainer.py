@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
+from everstep.errors import CheckpointUnreadable
+
 from . import direct, generators
 from .checkpointer import Checkpointer
 
@@ -138,7 +140,9 @@ class _Resumed:
 
     def write_state(self, saves: Checkpointer) -> None:
         told: dict[str, Any] = {_TRAINER: ""}
-        direct.load(told, self._chosen[0], tiers=saves.tiers)
+        if direct.load(told, self._chosen[0], tiers=saves.tiers) is None:
+            message = f"step {self._chosen[0]} can no longer be read: it is complete in no tier any more"
+            raise CheckpointUnreadable(message)
         (self.folder / _STATE_FILE).write_text(told[_TRAINER], encoding="utf-8")
 
     def fill(self, saves: Checkpointer, whole: dict[str, Any]) -> None:
