@@ -12,6 +12,7 @@ open     index, step, nbytes, save, kind, is_durable, mapped      segment, capac
 seal     segment, nbytes, save (if unknown when it was opened)    seal (``shards.Seal``): hashed and committed, replication has begun
 abandon  segment                                                  (nothing)
 lease    index, step, save                                        seal, segment; with a read-only descriptor that holds a shared lock, or missing
+corrupt  index, step, save                                        is_corrupt: hashed now; a copy that is not its digest's has been given up, and is fetched anew
 find     step (null: the newest complete), limit                  steps: list of ``shards.StepFound``, newest first
 discard  after                                                    discarded: steps of the namespace that are newer are superseded in all tiers
 wait     step, replicas, durable, seconds                         replicas, is_durable: when reached, or as it is when the time is over
@@ -50,6 +51,7 @@ class Ask(StrEnum):
     SEAL = "seal"
     ABANDON = "abandon"
     LEASE = "lease"
+    CORRUPT = "corrupt"
     FIND = "find"
     DISCARD = "discard"
     WAIT = "wait"
@@ -86,6 +88,9 @@ class Conversation:
                 raise ValueError(message)
             chunk, descriptors, _, _ = socket.recv_fds(self._connection, _CHUNK, _MOST_DESCRIPTORS)
             self._descriptors += descriptors
+            if len(self._descriptors) > _MOST_DESCRIPTORS:
+                message = f"more than {_MOST_DESCRIPTORS} descriptors with one message"
+                raise ValueError(message)
             if not chunk:
                 self.close()
                 return None

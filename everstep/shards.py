@@ -209,7 +209,7 @@ def _newest_save(parts: list[Seal]) -> tuple[int, str] | None:
     heads = sorted((one for one in parts if one.kind is ShardKind.METADATA), key=lambda one: one.written_at, reverse=True)
     for head in heads:
         held = {one.index for one in parts if belongs(one, head)}
-        if held >= set(range(head.index)):
+        if len(held) >= head.index and held >= set(range(head.index)):
             return head.index, head.save
     return None
 

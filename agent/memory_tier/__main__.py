@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import resource
 import signal
 import sys
 import time
@@ -21,6 +22,8 @@ def main() -> int:
     except SettingsError as error:
         sys.stderr.write(f"memory tier: {error}\n")
         return 2
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a descriptor a segment, and a connection a peer and more
     # Waited for rather than handled: a handler runs inside whatever this thread is at, and would wait for a lock that only this thread can let go.
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     tier = Tier(settings, now=time.time, rng=random.Random())  # noqa: S311  (jitter)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from agent.memory_tier import ids, seals, segments
@@ -35,6 +35,13 @@ def shards(folder: Path, pool: Pool) -> Iterator[Held]:
                 _sweep(older.segment.path, pool)
         _clean(step, {held.segment.path for held in kept.values()})
         yield from kept.values()
+
+
+def lost(folder: Path, pool: Pool, present: Iterable[Held]) -> list[Seal]:
+    """What somebody has deleted, or cut off, under this process; the folders are there again then. Raises OSError."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    pool.heal()
+    return [held.seal for held in present if not (held.segment.is_whole() and seals.path_of(held.segment.path).exists())]
 
 
 def spares(pool: Pool) -> None:

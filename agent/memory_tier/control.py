@@ -12,6 +12,7 @@ import logging
 import queue
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,6 +23,8 @@ from everstep.tiers import TierPlan
 log = logging.getLogger(__name__)
 
 _LONGEST_LINE = 64 << 20
+_NO_DESCRIPTOR_S = 0.02
+"""Until it is tried again to accept an agent for which this process had no descriptor left."""
 _MOST_WAITING = 100_000
 """An agent that does not listen is hung up on: when it comes back it is told everything anew."""
 
@@ -87,7 +90,10 @@ class Control:
             try:
                 connection, _ = listener.accept()
             except OSError:
-                return
+                if self._listener is not listener:
+                    return
+                time.sleep(_NO_DESCRIPTOR_S)
+                continue
             talk = _Talk(connection)
             with self._lock:
                 before, self._talk = self._talk, talk

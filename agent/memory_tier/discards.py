@@ -34,6 +34,7 @@ class Discards:
             others = [one for one in self._known.get(namespace, ()) if not (one.after >= after and one.at <= at)]
             self._known[namespace] = (*others, Discard(after, at))
             draft = self._path.with_suffix(".draft")
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             draft.write_text(json.dumps(self._known))
             draft.replace(self._path)
 

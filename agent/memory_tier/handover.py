@@ -11,12 +11,14 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from agent.memory_tier.authority import Authority, Forbidden
+from agent.memory_tier.seals import MOST_INDEX
 from agent.memory_tier.store import Corrupt, Gone, NoRoom, Sealing, Segment, Store
 from everstep.handover import PROTOCOL_VERSION, Ask, Conversation
 from everstep.shards import STAMP_BYTES, ShardKind, StepFound
@@ -25,6 +27,9 @@ from everstep.tiers import NamespacePlan
 log = logging.getLogger(__name__)
 
 _BACKLOG = 256
+_MOST = 10**18 - 1
+_NO_DESCRIPTOR_S = 0.02
+"""Until it is tried again to accept a conversation for which this process had no descriptor left."""
 _PATIENCE_S = 2.0
 """How long the end of a conversation is waited for: what it asked last may be waiting for something."""
 
@@ -107,7 +112,10 @@ class Handover:
             try:
                 connection, _ = listener.accept()
             except OSError:
-                return
+                if self._listener is not listener:
+                    return
+                time.sleep(_NO_DESCRIPTOR_S)
+                continue
             thread = threading.Thread(target=self._converse, args=(connection,), name="handover-talk", daemon=True)
             with self._lock:
                 self._talks[connection] = thread
@@ -127,7 +135,7 @@ class Handover:
                 finally:
                     for descriptor in lent:
                         os.close(descriptor)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             log.info("a conversation of namespace %s ended: %s", talk.namespace, error)
         finally:
             talk.end()
@@ -167,6 +175,7 @@ class _Talk:
             Ask.SEAL: self._seal,
             Ask.ABANDON: self._abandon,
             Ask.LEASE: self._lease,
+            Ask.CORRUPT: self._doubt,
             Ask.FIND: self._find,
             Ask.DISCARD: self._discard,
             Ask.WAIT: self._wait,
@@ -178,7 +187,7 @@ class _Talk:
             told = self._answer(asked)
         except (Refused, NoRoom, Corrupt, Forbidden) as refused:
             told = {"refused": str(refused)}
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             told = {"refused": f"the request {asked.get('ask')!r} cannot be read: {type(error).__name__} {error}"}
         except OSError as error:
             log.exception("the memory tier failed at %s of namespace %s", asked.get("ask"), self.namespace)
@@ -272,6 +281,11 @@ class _Talk:
             return {"missing": str(gone)}, []
         return {"missing": f"node {self._desk.node} does not hold it"}, []
 
+    def _doubt(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """A reader says that the bytes are not those of the seal. Its word alone costs nobody a copy."""
+        seal = self._desk.store.find(self.namespace, _count(asked, "index"), _count(asked, "step"), asked.get("save"))
+        return {"is_corrupt": seal is not None and not self._desk.store.verify(seal)}
+
     def _find(self, asked: dict[str, Any]) -> dict[str, Any]:
         step = asked.get("step")
         found = self._desk.steps.find(self.namespace, None if step is None else int(step), int(asked.get("limit") or 1))
@@ -300,7 +314,7 @@ class _Talk:
 
 def _count(asked: dict[str, Any], name: str) -> int:
     value = asked[name]
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= (MOST_INDEX if name == "index" else _MOST):
         message = f"{name} must be a whole number from 0 on, not {value!r}"
         raise ValueError(message)
     return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock
@@ -10,6 +11,8 @@ from typing import Self
 from agent.memory_tier.segments import Segment
 from everstep.shards import STAMP_BYTES, Seal, ShardKind
 from everstep.tiers import CopyStatus
+
+log = logging.getLogger(__name__)
 
 
 class Gone(Exception):
@@ -93,10 +96,22 @@ class Reading:
         self._end()
 
 
+def guarded(listener: Callable[[Change], None]) -> Callable[[Change], None]:
+    """A listener's failure is its own: whoever sealed a shard would else take it for unsealed, and fill its segment with another."""
+
+    def heard(change: Change) -> None:
+        try:
+            listener(change)
+        except Exception:
+            log.exception("a change of shard %d of step %d was not taken notice of", change.seal.index, change.seal.step)
+
+    return heard
+
+
 def stamp_fits(segment: Segment, seal: Seal) -> bool:
-    """Whether bytes and seal are of the same write."""
+    """Whether bytes and seal are of the same write, and all bytes there are: to read what has been cut off would end this process."""
     try:
-        return segment.stamp == seal.stamp and seal.size + STAMP_BYTES <= segment.nbytes
+        return segment.is_whole() and segment.stamp == seal.stamp and seal.size + STAMP_BYTES <= segment.nbytes
     except OSError:
         return False
 

@@ -94,6 +94,7 @@ class Keeper:
         """All namespaces, once; in the caller's thread."""
         with self._keeping:
             self._is_unsettled = False
+            self._store.heal()
             self._keep_all(self._plan)
 
     def _keep_all(self, plan: TierPlan | None) -> None:

@@ -47,6 +47,7 @@ class Namespaces:
         with self._lock:
             path = self._path(name)
             draft = path.with_suffix(".draft")
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             draft.write_text(json.dumps(asdict(made)))
             draft.replace(path)
             self._known[name] = made

@@ -33,11 +33,15 @@ class Pool:
         self._spare[segment.id] = segment
 
     def put(self, segment: Segment) -> None:
-        """Takes a segment back, or gives it back where too much is granted. Raises OSError."""
-        if segment.path.parent != self.folder:
-            segment.move(self.folder / segment.id)
+        """Takes a segment back, or gives it back where too much is granted, or where somebody has deleted its file. Raises OSError."""
+        try:
+            if segment.path.parent != self.folder:
+                segment.move(self.folder / segment.id)
+        except FileNotFoundError:
+            self._unlink(segment)
+            return
         self._spare[segment.id] = segment
-        if self._budget.excess and not segment.is_leased():
+        if not segment.is_whole() or (self._budget.excess and not segment.is_leased()):
             self._unlink(segment)
 
     def pick(self, nbytes: int, claim: Claim | None, *, is_urgent: bool = False) -> Segment | None:
@@ -48,9 +52,15 @@ class Pool:
             if self._fits(segment, nbytes, is_urgent=is_urgent) and (is_urgent or segment.claim in {None, claim})
         ]
         for segment in sorted(fitting, key=lambda one: (one.claim != claim, one.nbytes)):
-            if not segment.is_leased():
+            if not segment.is_leased() and _is_blanked(segment):
                 return self._spare.pop(segment.id)
         return None
+
+    def heal(self) -> None:
+        """Somebody may have deleted files, or all of the folder, under this process. Raises OSError."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for segment in [one for one in self._spare.values() if not one.is_whole()]:
+            self._unlink(segment)
 
     def claimed(self, nbytes: int, claim: Claim) -> int:
         """How many spares stand ready for this shard; unclaimed ones that fit are not claimed by asking."""
@@ -58,14 +68,16 @@ class Pool:
 
     def create(self, nbytes: int) -> Segment:
         """A new segment with all its pages. Without the store's lock: it may take seconds. Raises NoRoom."""
-        size = segments.size_for(nbytes, granule=self.granule)
+        size, name = segments.size_for(nbytes, granule=self.granule), ids.fresh()
         self._budget.take(size)
         try:
-            segment = segments.create(self.folder, ids.fresh(), size)
+            segment = segments.create(self.folder, name, size)
+            segment.populate()
         except (NoRoom, OSError):
+            with contextlib.suppress(OSError):
+                (self.folder / name).unlink()
             self._budget.put_back(size)
             raise
-        segment.populate()
         return segment
 
     def trim(self, need: int, claim: Claim | None, *, is_urgent: bool) -> bool:
@@ -99,3 +111,14 @@ class Pool:
             segment.path.unlink()
         self._spare.pop(segment.id, None)
         self._budget.put_back(segment.nbytes)
+
+
+def _is_blanked(segment: Segment) -> bool:
+    """Its stamp goes before its bytes change. One that was cut off, or cannot be mapped now, is left where it is."""
+    try:
+        if segment.is_whole():
+            segment.write_stamp("")
+            return True
+    except OSError:
+        pass
+    return False

@@ -348,7 +348,11 @@ class Replication:
     def _run(self) -> None:
         while not self._is_stopped:
             seen = self._changes
-            delay_s = self.turn()
+            try:
+                delay_s = self.turn()
+            except Exception:
+                log.exception("replication failed, trying again in %.0f s", FULL_S)
+                delay_s = FULL_S
             with self._news:
                 self._news.wait_for(lambda: self._is_stopped or self._changes != seen, delay_s)  # noqa: B023  (used at once)
 

@@ -17,10 +17,10 @@ from agent.memory_tier.locating import Locating
 from agent.memory_tier.metrics import Counts, Sample
 from agent.memory_tier.namespaces import Namespaces
 from agent.memory_tier.relaying import Relay
+from agent.memory_tier.seals import MOST_INDEX
 from agent.memory_tier.store import Corrupt, Gone, NoRoom, Store
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
-_MOST_INDEX = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def number(text: str, what: str, *, most: int | None = None) -> int:
 
 def index_of(text: str) -> int:
     """Raises Refusal."""
-    return number(text, "index", most=_MOST_INDEX)
+    return number(text, "index", most=MOST_INDEX)
 
 
 def asked_number(request: Request, name: str, default: int) -> int:

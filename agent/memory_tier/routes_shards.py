@@ -264,7 +264,7 @@ def _promised(told: str | None, digest: str | None) -> str | None:
         meta = json.loads(told) if told else None
         if isinstance(meta, dict) and meta.get("algorithm") == DIGEST:
             found.add(base64.b64decode(meta["checksum"], validate=True).hex())
-    except (ValueError, KeyError, TypeError, binascii.Error) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, binascii.Error) as error:
         why = f'Shard-Meta must be {{"checksum": base64 of 16 bytes, "algorithm": "{DIGEST}"}}: {error}'
         raise Refusal(HTTPStatus.BAD_REQUEST, why) from error
     if len(found) > 1 or any(len(one) != 32 for one in found):  # noqa: PLR2004  (128 bits in hex)
@@ -276,7 +276,7 @@ def _seal_told(text: str, key: tuple[str, int, int]) -> Seal:
     """Raises Refusal."""
     try:
         seal = checked(Seal.from_wire(json.loads(text)))
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise Refusal(HTTPStatus.BAD_REQUEST, f"Everstep-Seal is no seal: {error}") from error
     if seal.key != key:
         raise Refusal(HTTPStatus.BAD_REQUEST, f"the seal is of {seal.key}, the path of {key}")

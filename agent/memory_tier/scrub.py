@@ -41,9 +41,12 @@ class Scrub:
         return self._settled.wait(seconds)
 
     def _run(self) -> None:
-        with contextlib.suppress(InterruptedError):
-            while (waiting := self._store.unverified()) and not self._stopped.is_set():
-                self._store.verify(waiting[0], between=self._count)
+        try:
+            with contextlib.suppress(InterruptedError):
+                while (waiting := self._store.unverified()) and not self._stopped.is_set():
+                    self._store.verify(waiting[0], between=self._count)
+        except OSError:
+            log.exception("what was adopted cannot be looked through; it is when it is asked for")
         self._settled.set()
         while not self._stopped.wait(self._every_s):
             try:

@@ -13,6 +13,10 @@ SUFFIX = ".json"
 DRAFT = ".draft"
 _HEX = re.compile(r"[0-9a-f]{32}")
 _LONGEST = 1 << 20
+MOST_INDEX = 1 << 20
+"""The index of a metadata shard says how many others a step has, on which every node counts."""
+_SAVE = re.compile(r"[A-Za-z0-9_.:+-]{0,200}")
+"""What a save may be called: it is part of a key of the object store, and goes into headers."""
 
 
 class BadSeal(ValueError):
@@ -54,6 +58,9 @@ def checked(seal: Seal) -> Seal:
     numbers: tuple[object, ...] = (seal.index, seal.step, seal.size)
     if not all(_is_count(one) for one in numbers):
         message = f"index, step and size must be whole numbers from 0 on: {numbers}"
+        raise BadSeal(message)
+    if seal.index > MOST_INDEX or not _SAVE.fullmatch(str(seal.save)):
+        message = f"index {seal.index} or save {seal.save!r} is none"
         raise BadSeal(message)
     meta = "" if seal.shard_meta is None else seal.shard_meta
     texts: tuple[object, ...] = (seal.namespace, seal.digest, seal.stamp, seal.save, seal.origin, meta)

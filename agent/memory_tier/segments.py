@@ -60,6 +60,13 @@ class Segment:
         """An open file of its own, so that a lock on it is nobody else's. Raises OSError."""
         return os.open(self.path, (os.O_RDWR if is_writable else os.O_RDONLY) | os.O_CLOEXEC)
 
+    def is_whole(self) -> bool:
+        """Whether its file is there and has its length: somebody may have deleted it, or cut it off, under this process."""
+        try:
+            return self.path.stat().st_size == self.nbytes
+        except OSError:
+            return False
+
     def is_leased(self) -> bool:
         """Whether anybody reads it or writes it: another process by its lock, this one by its count."""
         if self.readers:

@@ -24,7 +24,7 @@ from threading import RLock
 
 from agent.memory_tier import adoption, hashing, ids, retention, seals, segments
 from agent.memory_tier.budget import Budget, NoRoom
-from agent.memory_tier.held import Change, Corrupt, Gone, Held, Reading, Sealing, Usage, sealed, stamp_fits
+from agent.memory_tier.held import Change, Corrupt, Gone, Held, Reading, Sealing, Usage, guarded, sealed, stamp_fits
 from agent.memory_tier.pool import Pool
 from agent.memory_tier.retention import Kept
 from agent.memory_tier.segments import Segment
@@ -66,20 +66,27 @@ class Store:
 
     def adopt(self) -> None:
         """Takes over what is there. Raises OSError when the folder cannot be used."""
-        for folder in (self._shards, self._pool.folder):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._lock:
+            adoption.lost(self._shards, self._pool, ())
             for held in adoption.shards(self._shards, self._pool):
                 self.budget.adopt(held.segment.nbytes)
-                self._remember(held)
+                self._held.setdefault(held.seal.namespace, {})[held.seal.stamp] = held
             adoption.spares(self._pool)
             self.budget.adopt(self._pool.nbytes)
+
+    def heal(self) -> tuple[Seal, ...]:
+        """Gives up what somebody has deleted, or cut off, under this process: it is fetched anew from whoever has it. Raises OSError."""
+        with self._lock:
+            gone = adoption.lost(self._shards, self._pool, self._all())
+            for seal in gone:
+                self._retire(seal)
+        self._tell(*(Change(seal, CopyStatus.CORRUPT, "its file was deleted or cut off") for seal in gone))
+        return tuple(gone)
 
     def unverified(self) -> tuple[Seal, ...]:
         """What has been adopted and not been hashed yet, youngest first."""
         with self._lock:
-            waiting = [held.seal for held in self._all() if not held.is_verified]
-        return tuple(sorted(waiting, key=lambda seal: -seal.written_at))
+            return tuple(sorted((one.seal for one in self._all() if not one.is_verified), key=lambda seal: -seal.written_at))
 
     # ------------------------------------------------------------ writing
 
@@ -128,7 +135,6 @@ class Store:
                     message = f"no memory for shard {index} of step {step} of namespace {namespace}: {refused}"
                     raise NoRoom(message) from refused
             if segment is not None:
-                segment.write_stamp("")
                 return segment
 
     def seal(self, segment: Segment, asked: Sealing) -> Seal:
@@ -140,7 +146,7 @@ class Store:
         if asked.digest is not None and asked.digest != found:
             message = f"shard {asked.index} of step {asked.step}: digest {found}, promised was {asked.digest}"
             raise Corrupt(message)
-        seal = sealed(asked, found, f"{segment.id}.{ids.fresh()}", node=self._node, now=self._now())
+        seal = seals.checked(sealed(asked, found, f"{segment.id}.{ids.fresh()}", node=self._node, now=self._now()))
         with self._lock:
             younger = self._same(seal, than=seal.written_at)
             if younger is not None:
@@ -273,7 +279,7 @@ class Store:
 
     def watch(self, listener: Callable[[Change], None]) -> None:
         """Called outside the lock, by the thread that made the change. It must not block, and must not raise."""
-        self._listeners.append(listener)
+        self._listeners.append(guarded(listener))
 
     @property
     def usage(self) -> Usage:
@@ -327,7 +333,7 @@ class Store:
         segment.move(step / f"{seal.index}-{segment.id}")
         seals.write(segment.path, seal)
         before = self._same(seal)
-        self._remember(Held(seal, segment, is_verified=True))
+        self._held.setdefault(seal.namespace, {})[seal.stamp] = Held(seal, segment, is_verified=True)
         if before is not None:
             self._retire(before.seal)
 
@@ -380,9 +386,6 @@ class Store:
             message = f"shard {seal.index} of step {seal.step} of namespace {seal.namespace} is not held any more"
             raise Gone(message)
         return held
-
-    def _remember(self, held: Held) -> None:
-        self._held.setdefault(held.seal.namespace, {})[held.seal.stamp] = held
 
     def _all(self) -> list[Held]:
         return [held for space in self._held.values() for held in space.values()]

@@ -38,6 +38,9 @@ class Copy:
         """Fills the buffers, one behind the other. Raises OSError."""
         raise NotImplementedError
 
+    def doubt(self) -> None:
+        """It was read and was not good: whoever keeps it is told, where that is known to help."""
+
     def close(self) -> None:
         """Nothing of it is used any more."""
 
@@ -72,15 +75,20 @@ class Copy:
 class LocalCopy(Copy):
     """A segment of this node. ``body`` is its mapping."""
 
-    def __init__(self, lease: Lease) -> None:
+    def __init__(self, lease: Lease, memory: Memory) -> None:
         super().__init__("memory", "this node's memory", lease.seal.size, lease.seal.digest)
         self.lease = lease
         self.body = lease.view
+        self._memory = memory
 
     def read(self, start: int, into: Sequence[memoryview]) -> None:
         for buffer in into:
             buffer[:] = self.lease.view[start : start + len(buffer)]
             start += len(buffer)
+
+    def doubt(self) -> None:
+        seal = self.lease.seal
+        self._memory.doubt(seal.index, seal.step, seal.save)
 
     def close(self) -> None:
         self.body = None
@@ -148,8 +156,12 @@ def digest_of(parts: Sequence[memoryview]) -> str:
 
 
 def _lent(memory: Memory, found: StepFound, index: int) -> Copy | None:
-    lease = memory.lease(index, found.step, found.save)
-    return None if lease is None else LocalCopy(lease)
+    try:
+        lease = memory.lease(index, found.step, found.save)
+    except EOFError:  # it is shorter than its seal says
+        memory.doubt(index, found.step, found.save)
+        raise
+    return None if lease is None else LocalCopy(lease, memory)
 
 
 def _stored(cold: Cold, found: StepFound, index: int) -> Copy | None:

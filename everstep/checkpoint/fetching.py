@@ -127,6 +127,7 @@ class ShardReader:
                     return use(copy)
                 except (OSError, CheckpointUnreadable) as error:
                     self._pass_over(copy.where, error)
+                    copy.doubt()
 
     def fill(self, wants: Sequence[Want]) -> None:
         self.read(lambda copy: self._fill(copy, wants))

@@ -83,6 +83,12 @@ class Memory:
             message = f"the memory tier lends a shard in words that this library does not know: {error!r}"
             raise TierAway(message) from error
 
+    def doubt(self, index: int, step: int, save: str) -> bool:
+        """A shard of this node was found to be other bytes than its seal says: the tier looks, gives it up if so, and fetches it anew. Never raises."""
+        with suppress(TierAway, SaveRefused):
+            return bool(self._ask({"ask": Ask.CORRUPT.value, "index": index, "step": step, "save": save}).get("is_corrupt"))
+        return False
+
     def find(self, step: int | None, limit: int) -> tuple[StepFound, ...]:
         told = self._ask({"ask": Ask.FIND.value, "step": step, "limit": limit})
         return tuple(StepFound.from_wire(one) for one in told.get("steps", ()))
