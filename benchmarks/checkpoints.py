@@ -239,7 +239,7 @@ def cold(bench: Bench) -> list[Row]:
     """Drained through a tier, as in earnest; then read without one."""
     store = bench.room("cold")
     with memory_tiers(store, 1, memory_mib=bench.mib * 16, allocation_percent=60) as nodes:
-        ranks(bench, "save_once", nodes[0].environment("ns"), is_durable=True)
+        ranks(bench, "save_once", nodes[0].environment("ns"))
         url = nodes[0].environment("ns")["EVERSTEP_DURABLE_URL"]
     took = ranks(bench, "cold", {"EVERSTEP_DURABLE_URL": url, "EVERSTEP_NAMESPACE": "ns"}, store=str(store / "objects"))
     return [

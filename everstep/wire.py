@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 import typing
 from dataclasses import MISSING, asdict, fields, is_dataclass
@@ -22,7 +23,7 @@ class Wire:
         Raises:
             ValueError: a required member is missing; the message names it.
         """
-        hints = typing.get_type_hints(cls)
+        hints = _hints(typing.cast("Any", cls))
         values: dict[str, Any] = {}
         for spec in fields(cls):  # type: ignore[arg-type]
             if spec.name in wire:
@@ -31,6 +32,12 @@ class Wire:
                 message = f"{cls.__name__}: member {spec.name!r} is missing"
                 raise ValueError(message)
         return cls(**values)
+
+
+@functools.cache
+def _hints(cls: type[Any]) -> dict[str, Any]:
+    """They are compiled from text: a third of a millisecond, which was half of what a memory-mapped load cost."""
+    return typing.get_type_hints(cls)
 
 
 def _without_none(value: Any) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from everstep.checkpoint.segments import Descriptor, Lease, Mapped
+from everstep.checkpoint.segments import Descriptor, Lease, Mapped, Readable
 from everstep.errors import SaveRefused, TierAway
 from everstep.handover import PROTOCOL_VERSION, Ask, Conversation
 from everstep.shards import Seal, ShardKind, StepFound
@@ -28,6 +28,7 @@ class Memory:
         self._slowest_answer_s = slowest_answer_s
         self._idle: list[Line] = []
         self._mapped: dict[str, Mapped] = {}
+        self._readable: dict[tuple[int, int], Readable] = {}
         self._lock = threading.Lock()
         self._watch: Line | None = None
         self._is_closed = threading.Event()
@@ -76,10 +77,11 @@ class Memory:
         self.keep(line)
         if not descriptors:
             return None
+        descriptor = Descriptor(descriptors[0])
         try:
-            return Lease(Seal.from_wire(told["seal"]), Descriptor(descriptors[0]), self._mapped.get(str(told.get("segment"))))
+            return Lease(Seal.from_wire(told["seal"]), descriptor, self._mapped_as(str(told.get("segment")), descriptor))
         except (KeyError, ValueError) as error:
-            os.close(descriptors[0])
+            descriptor.close()
             message = f"the memory tier lends a shard in words that this library does not know: {error!r}"
             raise TierAway(message) from error
 
@@ -115,10 +117,28 @@ class Memory:
         """Unmaps what nobody uses: pages of a tier that is gone would stay taken for as long as this process has them mapped."""
         with self._lock:
             self._mapped = {name: mapped for name, mapped in self._mapped.items() if not mapped.let_go()}
+            self._readable = {file: one for file, one in self._readable.items() if not one.let_go()}
 
     def _forget_deleted(self) -> None:
         with self._lock:
             self._mapped = {name: one for name, one in self._mapped.items() if not (one.is_deleted and one.let_go())}
+            self._readable = {file: one for file, one in self._readable.items() if not (one.is_deleted and one.let_go())}
+
+    def _mapped_as(self, segment: str, lent: Descriptor) -> Readable | None:
+        """The mapping of a segment that is lent: the one that it was written by, or one that is made at its first lease."""
+        self._forget_deleted()
+        status = os.fstat(lent.number)
+        file = (status.st_dev, status.st_ino)
+        with self._lock:
+            written, read = self._mapped.get(segment), self._readable.get(file)
+            if written is not None and written.file == file:
+                return written
+            if read is not None and len(read.map) == status.st_size:
+                return read
+            with suppress(OSError, ValueError):
+                read = self._readable[file] = Readable.of(lent)
+                return read
+        return None
 
     # ------------------------------------------------------------------------------------------------ conversations
 

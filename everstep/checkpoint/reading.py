@@ -74,8 +74,9 @@ class StepReader:
             raise CheckpointMismatch(message)
         for chunk in content.chunks:
             part = local_of(into)
-            for axis, (offset, length) in enumerate(zip(chunk.offsets, chunk.sizes, strict=True)):
-                part = part.narrow(axis, offset, length)
+            if chunk.sizes != content.size:
+                for axis, (offset, length) in enumerate(zip(chunk.offsets, chunk.sizes, strict=True)):
+                    part = part.narrow(axis, offset, length)
             nowhere = (0,) * len(chunk.sizes)
             yield Region(chunk.shard, name, chunk.offsets, chunk.sizes, nowhere, chunk.sizes, dtype_of(content.dtype), part)
 

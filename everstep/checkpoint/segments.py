@@ -20,14 +20,43 @@ from everstep.shards import STAMP_BYTES, Seal
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE of Linux 5.14; without it the first save pays for the pages
 
 
-class Mapped:
-    """A segment that is mapped for writing, for as long as it is used by either side. ``views`` are laid over it, and go with it."""
+class Readable:
+    """A segment that is mapped for reading, and stays so between leases: touching a new mapping's pages costs more than copying out of it.
 
-    def __init__(self, descriptor: Descriptor) -> None:
+    It is only read under a lease. The mapping holds no lock of its own, so that the tier may use the segment again; ``descriptor`` must hold none.
+    """
+
+    def __init__(self, descriptor: Descriptor, access: int = mmap.ACCESS_COPY) -> None:
         self._descriptor = descriptor
         status = os.fstat(descriptor.number)
         self.file = (status.st_dev, status.st_ino)
-        self.map = mmap.mmap(descriptor.number, status.st_size)
+        self.map = mmap.mmap(descriptor.number, status.st_size, access=access)
+
+    @classmethod
+    def of(cls, lent: Descriptor) -> Readable:
+        """Of what a lease is held on. Raises OSError where it cannot be opened once more: the lease's own descriptor is locked."""
+        return cls(Descriptor(os.open(f"/proc/self/fd/{lent.number}", os.O_RDONLY | os.O_CLOEXEC)))
+
+    @property
+    def is_deleted(self) -> bool:
+        """The tier has given the file up; its pages are free once nobody has it mapped."""
+        return os.fstat(self._descriptor.number).st_nlink == 0
+
+    def let_go(self) -> bool:
+        """Unmaps, unless it is in use."""
+        try:
+            self.map.close()
+        except BufferError:
+            return False
+        self._descriptor.close()
+        return True
+
+
+class Mapped(Readable):
+    """A segment that is mapped for writing, for as long as it is used by either side. ``views`` are laid over it, and go with it."""
+
+    def __init__(self, descriptor: Descriptor) -> None:
+        super().__init__(descriptor, mmap.ACCESS_WRITE)
         self.views: dict[Any, Any] = {}
         self._is_locked = False
         with suppress(OSError, ValueError):
@@ -45,11 +74,6 @@ class Mapped:
         except OSError:
             return True
         return (status.st_dev, status.st_ino) == self.file
-
-    @property
-    def is_deleted(self) -> bool:
-        """The tier has given the file up; its pages are free once nobody has it mapped."""
-        return os.fstat(self._descriptor.number).st_nlink == 0
 
     def lock(self) -> None:
         """Raises SaveRefused if somebody still reads from the segment."""
@@ -69,18 +93,16 @@ class Mapped:
         if self._is_locked:
             return False
         self.views.clear()
-        try:
-            self.map.close()
-        except BufferError:
-            return False
-        self._descriptor.close()
-        return True
+        return super().let_go()
 
 
 class Lease:
-    """A shard of this node that is being read: it is not recycled before the lease is closed or, if mapped, its last view is gone."""
+    """A shard of this node that is being read: it is not recycled before the lease is closed or, if mapped, its last view is gone.
 
-    def __init__(self, seal: Seal, descriptor: Descriptor, mapped: Mapped | None) -> None:
+    ``mapped`` is its file, mapped here already.
+    """
+
+    def __init__(self, seal: Seal, descriptor: Descriptor, mapped: Readable | None) -> None:
         self.seal = seal
         status = os.fstat(descriptor.number)
         if status.st_size < STAMP_BYTES + seal.size:
@@ -88,9 +110,7 @@ class Lease:
             message = "the segment is shorter than its seal says"
             raise EOFError(message)
         self._descriptor = descriptor
-        # Its page tables exist here already if this process has written it: a new mapping would cost several times the copy.
-        is_ours = mapped is not None and mapped.file == (status.st_dev, status.st_ino)
-        self._map = mapped.map if is_ours and mapped is not None else _LeasedMap.of(descriptor, STAMP_BYTES + seal.size)
+        self._map = _LeasedMap.of(descriptor, STAMP_BYTES + seal.size) if mapped is None else mapped.map
         self._private: _LeasedMap | None = None
         self.view = memoryview(self._map)[STAMP_BYTES : STAMP_BYTES + seal.size]
 

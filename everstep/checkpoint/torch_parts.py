@@ -63,11 +63,17 @@ def new_memory(nbytes: int) -> memoryview:
 
 def strides_of(shape: Sequence[int]) -> tuple[int, ...]:
     """Of a contiguous tensor, in elements."""
-    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    strides, behind = [], 1
+    for length in reversed(shape):
+        strides.append(behind)
+        behind *= length
+    return tuple(reversed(strides))
 
 
 def span_of(sizes: Sequence[int], offsets: Sequence[int], lengths: Sequence[int]) -> tuple[int, int]:
     """From the first to behind the last element of a region of a contiguous tensor of shape ``sizes``; (0, 0) if it has none."""
+    if lengths == sizes:
+        return 0, prod(sizes)
     if not prod(lengths):
         return 0, 0
     strides = strides_of(sizes)
