@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import select
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
 from api.operations import tier_reports
@@ -74,6 +74,7 @@ def accept(session: Session, token: str, boot: str, reports: Sequence[Sequenced]
     if not fresh:
         return
     own = _own(session, node.id, [item.report for _, item in fresh])
+    _hold(session, node, [item.report for _, item in fresh], now)
     for index, item in fresh:
         _apply(session, node, own, index, item, now)
     node.report_sequence = fresh[-1][1].sequence
@@ -91,6 +92,17 @@ def _own(session: Session, node_id: NodeId, reports: Sequence[protocol.Report]) 
     if to_lock:
         session.execute(select(Job.id).where(Job.id.in_(to_lock)).order_by(Job.id).with_for_update(key_share=True))
     return {row.id for row in rows} | {row.job_id for row in rows}
+
+
+def _hold(session: Session, node: Node, told: Sequence[protocol.Report], now: datetime) -> None:
+    """Locks the steps that the batch will change, after the jobs. What cannot be applied is named by ``_apply``."""
+    try:
+        with session.begin_nested():
+            tier_reports.hold(session, node, told, now)
+    except (OperationalError, InterfaceError):
+        raise
+    except (ValueError, OverflowError, OSError, DBAPIError) as error:
+        log.warning("the steps of a batch of node %s cannot be held: %s", node.id, type(error).__name__)
 
 
 def _apply(session: Session, node: Node, own: set[str], index: int, item: Sequenced, now: datetime) -> None:

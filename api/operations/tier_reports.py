@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,9 +14,28 @@ from models.job import queries as jobs
 from models.node.table import Node
 
 
+def hold(session: Session, node: Node, told: Sequence[object], now: datetime) -> None:
+    """Locks what a batch of reports will change of checkpoints, in one order. One that cannot be applied is named when its turn comes, not here."""
+    wanted = [
+        _held(report, now) if isinstance(report, CopiesReport) else _committed(report, now)
+        for report in told
+        if isinstance(report, CopiesReport | DurableReport)
+    ]
+    if wanted:
+        reports.hold(session, node.cluster_id, wanted, now=now)
+
+
 def _copies(session: Session, node: Node, report: CopiesReport, now: datetime) -> None:
+    reports.report_copies(session, node, _held(report, now), now=now)
+
+
+def _durable(session: Session, node: Node, report: DurableReport, now: datetime) -> None:
+    reports.report_durable(session, node.cluster_id, _committed(report, now), now=now)
+
+
+def _held(report: CopiesReport, now: datetime) -> reports.Held:
     at = _time(report.at, now)
-    held = reports.Held(
+    return reports.Held(
         namespace=report.namespace,
         step=report.step,
         save=report.save,
@@ -25,11 +44,10 @@ def _copies(session: Session, node: Node, report: CopiesReport, now: datetime) -
         written_at=_time(report.written_at, at),
         at=at,
     )
-    reports.report_copies(session, node, held, now=now)
 
 
-def _durable(session: Session, node: Node, report: DurableReport, now: datetime) -> None:
-    told = reports.Durable(
+def _committed(report: DurableReport, now: datetime) -> reports.Durable:
+    return reports.Durable(
         namespace=report.namespace,
         step=report.step,
         save=report.save,
@@ -38,7 +56,6 @@ def _durable(session: Session, node: Node, report: DurableReport, now: datetime)
         is_withdrawn=report.is_withdrawn,
         at=_time(report.at, now),
     )
-    reports.report_durable(session, node.cluster_id, told, now=now)
 
 
 def _tier(session: Session, node: Node, report: TierReport, now: datetime) -> None:

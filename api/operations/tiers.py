@@ -180,7 +180,8 @@ def _plan(session: Session, node_id: NodeId, common: Commons, now: datetime) -> 
         return None
     marks = _marks(session, [row.name for row, _ in rows])
     planned = {row.name: _planned(row, job, marks.get(row.name, Marks()), common.master_key) for row, job in rows}
-    ended = {row.name for row, job in rows if job.state in ENDED and not planned[row.name].drain}
+    over = {row.name for row, job in rows if job.state in ENDED or job.cluster_id != cluster_id}  # nobody here saves there any more
+    ended = {name for name in over if not planned[name].drain}
     own = next((peer for peer in shared.peers if peer.node == name), None)
     told = TierPlan(
         number=0,

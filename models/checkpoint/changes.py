@@ -55,8 +55,7 @@ def request_namespace(session: Session, job: Job, name: str, *, now: datetime) -
     if holder.state not in ENDED:
         raise NamespaceTaken(name=name, holder=f"job {holder.name} ({holder.id}), which has not ended")
     row.job_id = job.id
-    row.changed_at = now
-    session.flush()
+    _tell_nodes(session, name, now)  # they have been told that it had ended
     record(
         session, job, "namespace taken over", f"Job {job.name} goes on with the checkpoints of job {holder.name} in {name}.", now
     )

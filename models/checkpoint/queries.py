@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Row, Select, func, select
+from sqlalchemy import ColumnElement, Row, Select, exists, func, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session
 
@@ -101,8 +101,14 @@ def find(session: Session, namespace: str, step: int, *, lock: bool = False) -> 
 
 
 def listed(session: Session, namespace: str, cut: Cut) -> Page[CheckpointStep]:
-    """Steps that have not been dropped."""
-    wanted = select(CheckpointStep).where(CheckpointStep.namespace == namespace, CheckpointStep.state != StepState.DROPPED)
+    """Steps of which there is something, or is to be. What memory has let go of is not listed, though it is remembered for a while."""
+    is_held = exists().where(CheckpointCopy.step_id == CheckpointStep.id, CheckpointCopy.state == CopyState.SEALED)
+    is_there = is_held | CheckpointStep.durable_at.is_not(None) | CheckpointStep.is_pinned | CheckpointStep.is_drain_wanted
+    wanted = select(CheckpointStep).where(
+        CheckpointStep.namespace == namespace,
+        CheckpointStep.state != StepState.DROPPED,
+        is_there | (CheckpointStep.state == StepState.DROPPING),
+    )
     return page(session, wanted, (CheckpointStep.step, CheckpointStep.id), lambda row: (row.step, row.id), cut)
 
 
@@ -116,13 +122,13 @@ def steps(session: Session, namespace: str, *, in_state: Collection[StepState], 
 
 def in_memory(session: Session, step_ids: Collection[str]) -> dict[str, InMemory]:
     """What nodes hold of these steps, by their ids. Steps of which they hold nothing are left out."""
-    return {row.id: _in_memory(row) for row in session.execute(_held().where(CheckpointStep.id.in_(step_ids)))}
+    return {row.id: _in_memory(row) for row in session.execute(_held(CheckpointStep.id.in_(step_ids)))}
 
 
 def newest(session: Session, namespace: str, *, on: Collection[NodeId] | None = None) -> Newest:
     """The newest complete steps of a namespace, of those that are kept; with ``on`` only what these nodes hold in memory counts."""
     kept = (CheckpointStep.namespace == namespace, CheckpointStep.state == StepState.KEPT)
-    held = session.execute(_held(on).where(*kept).order_by(CheckpointStep.step.desc()))
+    held = session.execute(_held(*kept, on=on).order_by(CheckpointStep.step.desc()))
     complete = next((row.step for row in held if _in_memory(row).is_complete), None)
     durable = select(CheckpointStep.step, CheckpointStep.durable_at).where(*kept, CheckpointStep.durable_at.is_not(None))
     found = session.execute(durable.order_by(CheckpointStep.step.desc()).limit(1)).one_or_none()
@@ -138,9 +144,12 @@ def newest_durable(session: Session, namespaces: Collection[str]) -> dict[str, t
     return {row.namespace: (row.step, row.durable_at) for row in session.execute(first) if row.durable_at is not None}
 
 
-def _held(on: Collection[NodeId] | None = None) -> Select[tuple[str, int, int | None, int, int, int]]:
-    """Each step's sealed copies of its youngest save, counted; with ``on`` those on these nodes."""
-    where: list[ColumnElement[bool]] = [CheckpointCopy.state == CopyState.SEALED, CheckpointCopy.save == CheckpointStep.save]
+def _held(*of: ColumnElement[bool], on: Collection[NodeId] | None = None) -> Select[tuple[str, int, int | None, int, int, int]]:
+    """The sealed copies, counted, of the youngest save of each step ``of`` which this is true; with ``on`` those on these nodes.
+
+    ``of`` stands inside as well: the database does not carry it into what is grouped, and would count every copy that there is.
+    """
+    where: list[ColumnElement[bool]] = [*of, CheckpointCopy.state == CopyState.SEALED, CheckpointCopy.save == CheckpointStep.save]
     if on is not None:
         where.append(CheckpointCopy.node_id.in_(on))
     one = (

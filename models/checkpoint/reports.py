@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
@@ -20,7 +21,7 @@ from models import events
 from models.checkpoint import queries
 from models.checkpoint.states import COPY, STEP, CopyState, StepState
 from models.checkpoint.table import CheckpointCopy, CheckpointNamespace, CheckpointStep, MemoryTier
-from models.events import About, Level
+from models.events import About, Event, Level
 from models.ids import CheckpointId, ClusterId, JobId, checkpoint_id
 from models.job.changes import record
 from models.job.table import Job
@@ -30,6 +31,7 @@ from models.node.states import SERVING, NodeState
 from models.node.table import Node
 from models.notify import DIRECTIVE as CHANNEL
 from models.notify import notify
+from models.session import locked
 
 _STATES: Mapping[CopyStatus, CopyState] = {
     CopyStatus.SEALED: CopyState.SEALED,
@@ -38,6 +40,11 @@ _STATES: Mapping[CopyStatus, CopyState] = {
 }
 _LATER = {state: place for place, state in enumerate((CopyState.SEALED, CopyState.DROPPED, CopyState.CORRUPT, CopyState.LOST))}
 """Of two words of the same moment, what is further on in a copy's life counts."""
+_FAILED = "not saved: "
+"""So a process's word on a save begins that has failed (``everstep.checkpoint.saving``)."""
+_NOT_SAVED = "checkpoint not saved"
+_QUIET = timedelta(minutes=1)
+"""A job whose saves fail says so this often: it tries again at its next step, many times a second where steps are short."""
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 _TELLS = frozenset(set(SERVING) | {NodeState.CHECKING, NodeState.DRAINING, NodeState.DETACHING})
 """The states in which a node's word on what it holds counts. Of others all copies are lost, or about to be."""
@@ -107,6 +114,36 @@ class Saved:
     why: str | None
 
 
+def hold(session: Session, cluster_id: ClusterId, told: Sequence[Held | Durable], *, now: datetime) -> None:
+    """Makes and locks the steps that these reports will change, in one order, before the first of them is taken in.
+
+    Without this two nodes that tell of the same steps in another order wait for each other, and whoever asks for a step waits for both. A step that is known
+    as what is told of it is not locked: a save of a thousand nodes would be taken in by one after the other.
+    """
+    names = {one.namespace for one in told}
+    owned = set(
+        session.scalars(
+            select(CheckpointNamespace.name)
+            .join(Job, Job.id == CheckpointNamespace.job_id)
+            .where(CheckpointNamespace.name.in_(names), Job.cluster_id == cluster_id)
+        )
+    )
+    mine = {checkpoint_id(one.namespace, one.step): one for one in told if one.namespace in owned}
+    if not mine:
+        return
+    fresh = [_fresh(one.namespace, one.step, one.save, _NEVER, now) for _, one in sorted(mine.items()) if _makes_a_step(one)]
+    if fresh:
+        session.execute(insert(CheckpointStep).values(fresh).on_conflict_do_nothing())
+    known = {row.id: row for row in session.scalars(select(CheckpointStep).where(CheckpointStep.id.in_(mine)))}
+    changed = [
+        checkpoint_id(one.namespace, one.step)
+        for one in told
+        if (row := known.get(checkpoint_id(one.namespace, one.step))) is not None and _changes(one, row)
+    ]
+    if changed:
+        session.scalars(locked(select(CheckpointStep).where(CheckpointStep.id.in_(changed)).order_by(CheckpointStep.id))).all()
+
+
 def report_copies(session: Session, node: Node, held: Held, *, now: datetime) -> None:
     """What has become of a locked node's copies of one save of a step. That copies are gone of which nobody knew is no news."""
     owner = _owner(session, node.cluster_id, held.namespace)
@@ -174,7 +211,13 @@ def report_tier(session: Session, node: Node, told: Tier, *, now: datetime) -> N
 
 
 def report_saved(session: Session, job: Job, told: Saved, *, now: datetime) -> None:
-    """What a save of a locked job has cost. The newest step's word on cost and intervals counts, and the newest explanation."""
+    """What a save of a locked job has cost. The newest step's word on cost and intervals counts, and the newest explanation.
+
+    One that has failed has cost nothing that counts: it is told, and changes nothing.
+    """
+    if told.why is not None and told.why.startswith(_FAILED):
+        _tell_failed(session, job, told.why.removeprefix(_FAILED), now)
+        return
     name = queries.of_job(session, job.id)
     row = queries.namespace(session, name.name, lock=True) if name is not None else None
     if row is None:
@@ -193,16 +236,31 @@ def report_saved(session: Session, job: Job, told: Saved, *, now: datetime) -> N
 
 
 def _owner(session: Session, cluster_id: ClusterId, namespace: str) -> Job | None:
-    """The job that a namespace belongs to, if it is one of this cluster."""
+    """The job that a namespace belongs to, if it is one of this cluster, or has it from one whose shards the cluster's nodes still hold."""
     wanted = select(Job).join(CheckpointNamespace, CheckpointNamespace.job_id == Job.id)
-    return session.scalars(wanted.where(CheckpointNamespace.name == namespace, Job.cluster_id == cluster_id)).one_or_none()
+    job = session.scalars(wanted.where(CheckpointNamespace.name == namespace)).one_or_none()
+    if job is None or job.cluster_id == cluster_id:
+        return job
+    held = select(CheckpointCopy.step_id).join(CheckpointStep, CheckpointStep.id == CheckpointCopy.step_id)
+    held = held.join(Node, Node.id == CheckpointCopy.node_id).where(Node.cluster_id == cluster_id)
+    is_held = session.scalar(held.where(CheckpointStep.namespace == namespace).limit(1)) is not None
+    return job if is_held else None
 
 
 def _step(session: Session, namespace: str, step: int, save: str, written_at: datetime, now: datetime) -> CheckpointId:
     """The step's row, made if there is none, and held so that nobody removes it before this transaction ends."""
     step_id = checkpoint_id(namespace, step)
-    fresh = {
-        "id": step_id,
+    fresh = _fresh(namespace, step, save, written_at, now)
+    present = select(CheckpointStep.id).where(CheckpointStep.id == step_id).with_for_update(read=True, key_share=True)
+    while session.scalar(present) is None:
+        add = insert(CheckpointStep).on_conflict_do_nothing()
+        session.execute(add.values(fresh))
+    return step_id
+
+
+def _fresh(namespace: str, step: int, save: str, written_at: datetime, now: datetime) -> dict[str, Any]:
+    return {
+        "id": checkpoint_id(namespace, step),
         "namespace": namespace,
         "step": step,
         "state": STEP.initial,
@@ -215,11 +273,16 @@ def _step(session: Session, namespace: str, step: int, save: str, written_at: da
         "fence": 0,
         "attempts": 0,
     }
-    present = select(CheckpointStep.id).where(CheckpointStep.id == step_id).with_for_update(read=True, key_share=True)
-    while session.scalar(present) is None:
-        add = insert(CheckpointStep).on_conflict_do_nothing()
-        session.execute(add.values(fresh))
-    return step_id
+
+
+def _makes_a_step(told: Held | Durable) -> bool:
+    return isinstance(told, Durable) or any(copy.status is CopyStatus.SEALED for copy in told.copies)
+
+
+def _changes(told: Held | Durable, row: CheckpointStep) -> bool:
+    """Whether a report may change the step's own row. It grows with each word, so that what changes nothing now changes nothing later."""
+    is_newer = isinstance(told, Held) and (told.written_at, told.save) > (row.written_at, row.save)
+    return isinstance(told, Durable) or is_newer or row.world_size is None
 
 
 def _take(
@@ -301,6 +364,13 @@ def _tell_corrupt(session: Session, owner: Job, node: Node, held: Held, index: i
     )
 
 
+def _tell_failed(session: Session, job: Job, why: str, now: datetime) -> None:
+    told = select(Event.at).where(Event.job_id == job.id, Event.name == _NOT_SAVED).order_by(Event.sequence.desc()).limit(1)
+    last = session.scalar(told)
+    if last is None or now - last >= _QUIET:
+        record(session, job, _NOT_SAVED, f"{why[:1].upper()}{why[1:].rstrip('.')}.", now, level=Level.WARN)
+
+
 def _tell_outage(session: Session, node: Node, told: Tier, now: datetime) -> None:
     if told.outage is None:
         text = (
@@ -308,5 +378,5 @@ def _tell_outage(session: Session, node: Node, told: Tier, now: datetime) -> Non
         )
         nodes.record(session, node, "object store reached again", text, now)
         return
-    text = f"{node.instance_id} cannot reach the object store: {told.outage} Training goes on; what is saved waits in memory."
+    text = f"{node.instance_id} cannot reach the object store: {told.outage.rstrip('.')}. Training goes on; what is saved waits in memory."
     nodes.record(session, node, "object store out", text, now, level=Level.WARN)

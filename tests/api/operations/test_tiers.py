@@ -156,6 +156,22 @@ def test_the_namespace_of_an_ended_job_ends_once_nothing_of_it_is_to_be_drained(
     assert (told.namespaces, told.ended) == ((), (job.id,))
 
 
+def test_a_namespace_that_a_job_of_another_cluster_has_taken_over_ends_on_the_nodes_before(session: Session):
+    node = rows.node(session, with_tier(session))
+    job = running(session, node, {"checkpoint": {"namespace": "llama"}})
+    rows.held(session, node, "llama", 10, [0, 1])
+    rows.settle_job(session, job, JobState.STOPPED)
+    elsewhere = with_tier(session, name="c2")
+    rows.namespace(session, rows.job(session, elsewhere, "later"), "llama")
+    told = plan(session, node)
+    assert (told.namespaces, told.ended) == ((), ("llama",)), "else its memory would be kept for somebody who cannot reach it"
+    of_same = rows.job(session, session.get_one(Cluster, job.cluster_id), "last")
+    rows.settle_job(session, session.query(Job).filter_by(name="later").one(), JobState.STOPPED)
+    rows.namespace(session, of_same, "llama")
+    [kept] = plan(session, node).namespaces
+    assert (kept.name, kept.job) == ("llama", of_same.id)
+
+
 def test_the_same_plan_has_the_same_number_and_any_other_another_one(session: Session):
     cluster = with_tier(session)
     one, _ = rows.nodes(session, cluster, 2)

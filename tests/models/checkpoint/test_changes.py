@@ -10,7 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from everstep.tiers import CopyStatus
-from models.checkpoint import changes, queries
+from models.checkpoint import changes, queries, reports
 from models.checkpoint.states import ExportFormat, ExportState, StepState
 from models.checkpoint.table import CheckpointCopy, CheckpointNamespace, CheckpointStep
 from models.errors import InTransition, Kept, NamespaceTaken
@@ -19,6 +19,7 @@ from models.job.states import JobState
 from models.job.table import Job
 from models.node.table import Node
 from models.notify import DIRECTIVE, NUDGE
+from models.paging import Cut
 from models.session import Sessions, unit_of_work
 from tests import rows
 
@@ -150,6 +151,17 @@ def test_the_holders_of_a_namespace_and_the_reconciler_hear_of_a_pin(sessions: S
     assert set(ear.heard(at_least=3)) == {node.id for node in nodes} | {"checkpoint:llama/10"}
 
 
+def test_the_holders_of_a_namespace_that_is_taken_over_hear_that_it_has_not_ended(sessions: Sessions, listen):
+    with unit_of_work(sessions) as session:
+        job, nodes = saved(session, 10)
+        rows.settle_job(session, job, JobState.STOPPED)
+        later = rows.job(session, session.get_one(rows.Cluster, job.cluster_id), "later")
+    ear = listen(DIRECTIVE)
+    with unit_of_work(sessions) as session:
+        rows.namespace(session, session.get_one(Job, later.id), "llama")
+    assert set(ear.heard(at_least=2)) == {node.id for node in nodes}
+
+
 def test_a_save_of_a_dropped_step_by_training_that_went_back_keeps_it_again(session: Session):
     job, [node, _] = saved(session, 10, 20)
     step = queries.get(session, "llama", 10, lock=True)
@@ -236,3 +248,53 @@ def test_reports_of_a_namespace_that_no_job_of_the_cluster_has_are_nobodys(sessi
     other = rows.cluster(session, "c2")
     rows.held(session, rows.node(session, other, number=7), "llama", 10, [0, 1])
     assert session.scalars(select(CheckpointStep)).all() == []
+
+
+# ----------------------------------------------------------------------------------------------------------- what is told
+
+
+def test_saves_that_fail_again_and_again_are_told_once_a_minute_and_explain_no_interval(session: Session):
+    job, _ = saved(session, 10)
+    measured = reports.Saved(10, 0.1, 0.2, 5, 10, 50, "every 10 steps")
+    reports.report_saved(session, job, measured, now=NOW)
+    for second in range(90):
+        failed = reports.Saved(11 + second, 0.0, 0.0, 0, None, None, f"not saved: step {11 + second} is not saved: no room")
+        reports.report_saved(session, job, failed, now=NOW + timedelta(seconds=second))
+    assert words_of(session, "checkpoint not saved") == ["Step 11 is not saved: no room.", "Step 71 is not saved: no room."]
+    row = queries.namespace(session, "llama")
+    assert (row.why, row.told_step, row.nbytes, row.memory_every) == ("every 10 steps", 10, 5, 10)
+
+
+@pytest.mark.parametrize("why", ["it does not answer", "it does not answer."])
+def test_an_outage_is_told_in_whole_sentences(session: Session, why: str):
+    _, [node, _] = saved(session, 10)
+    told = {"allocated_bytes": 1, "used_bytes": 0, "backlog_bytes": 0, "waiting_since": None, "refusals": 0, "note": None}
+    reports.report_tier(session, node, reports.Tier(plan=1, outage=why, at=NOW, **told), now=NOW)
+    [words] = words_of(session, "object store out")
+    assert words.endswith("cannot reach the object store: it does not answer. Training goes on; what is saved waits in memory.")
+
+
+# ----------------------------------------------------------------------------------------------------------- another cluster
+
+
+def test_what_the_nodes_of_the_cluster_before_let_go_of_counts_no_more_once_the_namespace_has_moved(session: Session):
+    job, nodes = saved(session, 10)
+    rows.settle_job(session, job, JobState.STOPPED)
+    elsewhere = rows.cluster(session, "elsewhere")
+    rows.namespace(session, rows.job(session, elsewhere, "later"), "llama")
+    for node in nodes:
+        rows.held(session, node, "llama", 10, [0, 1], status=CopyStatus.DROPPED, at=NOW + timedelta(minutes=1))
+    assert queries.newest(session, "llama").step is None
+    stranger = rows.node(session, rows.cluster(session, "third"), number=9)
+    rows.held(session, stranger, "llama", 10, [0, 1], at=NOW + timedelta(minutes=2))
+    assert queries.newest(session, "llama").step is None, "a node that has never held anything of it is not heard"
+
+
+def test_steps_that_memory_has_let_go_of_are_not_listed_and_those_that_somebody_asked_for_are(session: Session):
+    job, nodes = saved(session, 10, 20, 30, 40)
+    for node in nodes:
+        for step in (10, 20, 30):
+            rows.held(session, node, "llama", step, [0, 1], status=CopyStatus.DROPPED, at=NOW + timedelta(minutes=1))
+    rows.durable(session, session.get_one(rows.Cluster, job.cluster_id), "llama", 20)
+    changes.request_pinned(session, job, queries.get(session, "llama", 30, lock=True), is_pinned=True, now=NOW)
+    assert [row.step for row in queries.listed(session, "llama", Cut(limit=10, is_descending=True)).rows] == [40, 30, 20]
