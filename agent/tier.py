@@ -38,8 +38,8 @@ DIRECTORY_VARIABLE = "EVERSTEP_MEMORY_TIER_DIR"
 PLAN_PATIENCE_S = 2.0
 """How long the start of a process waits for the plan of its namespace, which the control plane tells beside its assignment."""
 FAULT_PATIENCE_S = 5.0
-OFF_PATIENCE_S = 5.0
-"""How long a tier that is to end may take to give its memory back."""
+OFF_PATIENCE_S = 35.0
+"""How long a tier that is to end may take to drain what is to be durable, which it does for 30 s at most, and to give its memory back."""
 GRACE_S = 3.0
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 10.0
@@ -78,6 +78,7 @@ class Tier:
         self._child: subprocess.Popen[bytes] | None = None
         self._asked: dict[str, asyncio.Future[FaultReport]] = {}
         self._is_off = asyncio.Event()
+        self._last_words: str | None = None
         self._keeping: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------ what the agent calls
@@ -247,7 +248,8 @@ class Tier:
         self._record_path.unlink(missing_ok=True)
         await self._clear()
         if had_one:
-            note = "The memory tier is off; its memory has been given back."
+            note = " ".join(filter(None, ("The memory tier is off; its memory has been given back.", self._last_words)))
+            self._last_words = None
             self._report(TierReport(self._plan.number, 0, 0, note=note, at=time.time()))
 
     async def _clear(self) -> None:
@@ -305,6 +307,7 @@ class Tier:
             and report.plan == self._plan.number
             and report.used_bytes == 0
         ):
+            self._last_words = report.note
             self._is_off.set()
 
     def _namespace(self, job: str, namespace: str | None) -> NamespacePlan | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent.memory_tier.held import Change
 from everstep.shards import Seal, ShardKind
@@ -20,12 +20,13 @@ Key = tuple[str, int, str]
 
 @dataclass(frozen=True)
 class Pauses:
-    """Seconds: before the first look, the longest between two, before a replica's holder looks, and until it is given up."""
+    """Seconds: before the first look, the longest between two, before a replica's holder looks, until it is given up, until no more is told."""
 
     first_s: float = 0.05
     longest_s: float = 2.0
     echo_s: float = 3.0
     give_up_s: float = 900.0
+    settle_s: float = 60.0
 
 
 @dataclass
@@ -37,14 +38,14 @@ class _Awaited:
 
 
 class Announcer:
-    """A thread of its own. ``is_complete`` answers for the step of a metadata shard; ``tell`` is called once for each that has become complete."""
+    """A thread of its own. ``is_complete`` answers for the step of a metadata shard; ``tell`` tells of one, again until it returns that that was all."""
 
     def __init__(
         self,
         *,
         node: str,
         is_complete: Callable[[Seal], bool],
-        tell: Callable[[Seal], None],
+        tell: Callable[[Seal], bool],
         clock: Callable[[], float],
         pauses: Pauses,
     ) -> None:
@@ -134,8 +135,11 @@ class Announcer:
             else:
                 awaited.due = now + awaited.pause_s
                 awaited.pause_s = min(self._pauses.longest_s, awaited.pause_s * 1.6)
-        if is_complete:
-            self._tell(awaited.seal)
+        if is_complete and not self._tell(awaited.seal):
+            with self._woken:
+                until, due = min(awaited.until, now + self._pauses.settle_s), now + self._pauses.longest_s
+                if due < until and not self._is_closed:
+                    self._awaited.setdefault(_key(awaited.seal), replace(awaited, due=due, until=until))
 
 
 def _key(seal: Seal) -> Key:

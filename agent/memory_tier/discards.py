@@ -44,6 +44,10 @@ class Discards:
             known = self._known.get(seal.namespace, ())
         return any(seal.step > one.after and seal.written_at <= one.at for one in known)
 
+    def knows(self, namespace: str, after: int, at: float) -> bool:
+        """Whether all that it covers is covered already."""
+        return any(one.after <= after and one.at >= at for one in self.marks(namespace))
+
     def marks(self, namespace: str) -> tuple[Discard, ...]:
         with self._lock:
             return self._known.get(namespace, ())

@@ -149,15 +149,15 @@ class Draining:
         """What has been reported: whoever was not there to hear it is told again."""
         return self._committed.told()
 
-    def supersede(self, namespace: str, after: int, at: float) -> tuple[int, ...]:
-        """Training went back to ``after``: what was committed of steps above it until ``at`` is moved away. ``discards`` know of it already.
+    def supersede(self, namespace: str, after: int, at: float, *, is_later: bool = False) -> tuple[int, ...]:
+        """Training went back to ``after``: what was committed of steps above it until ``at`` is moved away, now or soon. ``discards`` know of it already.
 
         Raises:
             StoreAway: the object store does not answer; it is done as soon as it does.
         """
         discard = Discard(after, at)
         self._superseding.ask(namespace, discard, self._now())
-        return self._superseding.carry_out(namespace, discard)
+        return () if is_later else self._superseding.carry_out(namespace, discard)
 
     # ------------------------------------------------------------------------------------------------ one thing at a time
 

@@ -22,6 +22,9 @@ Held = tuple[TierPeer | None, Seal]
 class Patience:
     """Seconds. ``fresh_s`` is how old an answer may be for a loader, ``cached_s`` for retention; nobody is waited for longer than ``answer_s``.
 
+    With more than ``few`` peers an answer may be ``per_peer_s`` old for each of them, as far as retention goes: so a node asks as often as before, however
+    many there are, and hears of what becomes complete meanwhile by announcement.
+
     Who takes longer than ``quick_s`` to fail is left alone for ``away_s``; who fails at once costs nothing and is asked again each time.
     """
 
@@ -30,6 +33,12 @@ class Patience:
     answer_s: float = 3.0
     quick_s: float = 0.5
     away_s: float = 5.0
+    few: int = 16
+    per_peer_s: float = 0.05
+
+    def retention_s(self, peers: int) -> float:
+        """How old an answer may be for retention, on a node with so many peers."""
+        return self.cached_s if peers <= self.few else max(self.cached_s, peers * self.per_peer_s)
 
 
 @dataclass

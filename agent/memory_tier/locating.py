@@ -12,6 +12,7 @@ from concurrent.futures import wait
 from dataclasses import dataclass
 from functools import partial
 
+from agent.memory_tier.announced import Announced, Announcement
 from agent.memory_tier.announcing import Announcer, Pauses
 from agent.memory_tier.asking import Asking
 from agent.memory_tier.held import Change
@@ -60,6 +61,9 @@ class Locating:
         self._peers = peers
         self._is_open = is_open
         self._zone: str | None = None
+        self._replicas: Mapping[str, int] = {}
+        self._announced = Announced(clock)
+        self._last_told: dict[str, Announcement] = {}
         self._listeners: list[Callable[[str, int], None]] = []
         self._patience = patient = patience or Patience()
         self._asking = Asking()
@@ -121,18 +125,23 @@ class Locating:
 
     def complete(self, namespace: str) -> dict[int, tuple[int, str]]:
         """Step → (world size, save) of what is complete in memory."""
-        return complete(seal for _, seal in self._inventories.held(namespace, fresh_s=self._patience.cached_s))
+        asked = complete(seal for _, seal in self._inventories.held(namespace, fresh_s=self._aged_s))
+        return asked | {step: (one.world_size or 0, one.save) for step, one in self._told_of(namespace).items()}
 
     def spread(self, namespace: str) -> dict[int, int]:
         """Step → how many nodes hold each of its shards, at least; of what is complete in memory."""
-        return {step: min(len(holders) for holders in found.shards) for step, found in self._in_memory(namespace).items()}
+        asked = {step: min(map(len, found.shards)) for step, found in self._in_memory(namespace, self._spread_s).items()}
+        told = {step: one.copies for step, one in self._told_of(namespace).items()}
+        return {step: max(asked.get(step, 0), told.get(step, 0)) for step in {*asked, *told}}
 
     def newest_complete(self, namespace: str) -> int | None:
         """In memory. In open namespaces the one that was written last: their clients go back to older steps without a word."""
-        held = self._inventories.held(namespace, fresh_s=self._patience.cached_s)
+        if not self._is_open(namespace):
+            return max(self.complete(namespace), default=None)
+        held = self._inventories.held(namespace, fresh_s=self._aged_s)
         found = complete(seal for _, seal in held)
-        if not found or not self._is_open(namespace):
-            return max(found, default=None)
+        if not found:
+            return None
         heads = (seal for _, seal in held if seal.kind is ShardKind.METADATA and found.get(seal.step) == (seal.index, seal.save))
         return _youngest(heads).step
 
@@ -141,16 +150,21 @@ class Locating:
     def know(self, plan: TierPlan) -> None:
         """Who is near, and that others are to be asked anew. ``Peers`` is told by whoever tells this."""
         self._zone = plan.zone
+        self._replicas = {one.name: min(one.replicas, 1 + len(plan.peers)) for one in plan.namespaces}
         self._inventories.forget()
 
-    def heard(self, namespace: str, step: int, save: str) -> None:
-        """A peer says that a step is complete."""
-        self._announcer.heard((namespace, step, save))
-        self._inventories.forget(namespace)
-        self._tell(namespace, step)
+    def heard(self, told: Announcement) -> None:
+        """A peer says that a step is complete. Of few peers it is asked what they hold; of many their word is taken, for a while."""
+        self._announcer.heard((told.namespace, told.step, told.save))
+        if self._has_many_peers and told.world_size is not None:
+            self._announced.add(told)
+        else:
+            self._inventories.forget(told.namespace)
+        self._tell(told.namespace, told.step)
 
     def forget(self, namespace: str) -> None:
         """What is known of it elsewhere may be wrong by now."""
+        self._announced.forget(namespace)
         self._inventories.forget(namespace)
         self._manifests.forget(namespace)
 
@@ -193,9 +207,26 @@ class Locating:
 
     # ------------------------------------------------------------ inside
 
-    def _in_memory(self, namespace: str) -> dict[int, _InMemory]:
+    @property
+    def _has_many_peers(self) -> bool:
+        return len(self._peers.all()) > self._patience.few
+
+    @property
+    def _aged_s(self) -> float:
+        return self._patience.retention_s(len(self._peers.all()))
+
+    @property
+    def _spread_s(self) -> float:
+        return self._aged_s if self._has_many_peers else 0.0
+
+    def _told_of(self, namespace: str) -> Mapping[int, Announcement]:
+        """In open namespaces, whose steps have no order, it counts what was asked."""
+        many = self._has_many_peers and not self._is_open(namespace)
+        return self._announced.of(namespace, lasts_s=self._aged_s) if many else {}
+
+    def _in_memory(self, namespace: str, fresh_s: float = 0.0) -> dict[int, _InMemory]:
         """Who asks which steps there are goes by the answer: what others said a moment ago is not good enough."""
-        held = self._inventories.held(namespace, fresh_s=0.0)
+        held = self._inventories.held(namespace, fresh_s=fresh_s)
         found = {}
         for step, (world_size, save) in complete(seal for _, seal in held).items():
             parts = [(holder, seal) for holder, seal in held if (seal.step, seal.save) == (step, save)]
@@ -244,15 +275,23 @@ class Locating:
         held = self._inventories.held(metadata.namespace, fresh_s=0.0)
         return complete(seal for _, seal in held).get(metadata.step) == (metadata.index, metadata.save)
 
-    def _announce(self, metadata: Seal) -> None:
-        self._tell(metadata.namespace, metadata.step)
-        key = (metadata.namespace, metadata.step, metadata.save)
-        for peer in self._peers.all():
-            self._asking.begin((peer.node, *key), partial(self._announce_to, peer, *key))
+    def _announce(self, metadata: Seal) -> bool:
+        """Whether that was all. To many, who do not ask for themselves, it is told again when its shards have their copies."""
+        namespace, step = metadata.namespace, metadata.step
+        found = self._in_memory(namespace, self._patience.fresh_s).get(step) if self._has_many_peers else None
+        copies = min(map(len, found.shards)) if found is not None else 0
+        told = Announcement(namespace, step, metadata.save, metadata.index, copies)
+        if told != self._last_told.get(namespace):
+            self._last_told[namespace] = told
+            self._announced.add(told)
+            self._tell(namespace, step)
+            for peer in self._peers.all():
+                self._asking.begin((peer.node, told), partial(self._announce_to, peer, told))
+        return not self._has_many_peers or copies >= self._replicas.get(namespace, 1)
 
-    def _announce_to(self, peer: TierPeer, namespace: str, step: int, save: str) -> None:
+    def _announce_to(self, peer: TierPeer, told: Announcement) -> None:
         try:
-            self._peers.announce(peer, namespace, step, save)
+            self._peers.announce(peer, told)
         except PeerAway:
             return  # it asks for itself when it is back
 

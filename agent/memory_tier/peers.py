@@ -12,7 +12,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -20,7 +20,9 @@ from urllib.parse import quote, urlencode
 from everstep.shards import PORT, Seal
 from everstep.tiers import TierPeer, TierPlan
 
+from .announced import Announcement
 from .line import Answer, Broken, Line
+from .seals import checked
 
 STREAMS = 2
 """Measured on loopback: two streams carry 1.6 times what one does, four no more than two."""
@@ -58,6 +60,7 @@ class Peers:
         self._dial = dial
         self._lock = threading.Lock()
         self._secret = ""
+        self._learn: Callable[[str, int, float], object] = lambda _namespace, _after, _at: None
         self._peers: dict[str, TierPeer] = {}
         self._idle: dict[str, list[Line]] = {}
         self._streams = ThreadPoolExecutor(2 * STREAMS, thread_name_prefix="everstep-stream")
@@ -74,18 +77,25 @@ class Peers:
         for line in closed:
             line.close()
 
+    def watch(self, learn: Callable[[str, int, float], object]) -> None:
+        """Called with (namespace, after, at) for each time that training went back, whenever a peer tells of it. It must not raise."""
+        self._learn = learn
+
     def all(self) -> tuple[TierPeer, ...]:
         with self._lock:
             return tuple(self._peers.values())
 
     def inventory(self, peer: TierPeer, namespace: str | None = None) -> tuple[Seal, ...]:
-        """The seals of all verified shards that a peer holds. Raises PeerAway."""
+        """The seals of all verified shards that a peer holds; of one namespace also where it knows that training went back. Raises PeerAway."""
         query = f"?{urlencode({'namespace': namespace})}" if namespace else ""
         told = self._json(peer, "GET", f"/v1/tier/inventory{query}")
         try:
-            return tuple(Seal.from_wire(one) for one in told["seals"])
-        except (KeyError, TypeError, ValueError) as error:
+            seals = tuple(checked(Seal.from_wire(one)) for one in told["seals"])
+            for after, at in told.get("discards", ()) if namespace else ():
+                self._learn(str(namespace), int(after), float(at))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise PeerAway(peer, f"its inventory cannot be read: {error}") from error
+        return seals
 
     def push(self, peer: TierPeer, seal: Seal, body: memoryview) -> None:
         """Makes a replica there: returns once it is sealed there. Raises PeerAway."""
@@ -119,9 +129,9 @@ class Peers:
         with self._lock:
             self.fetched_bytes += into.nbytes
 
-    def announce(self, peer: TierPeer, namespace: str, step: int, save: str) -> None:
+    def announce(self, peer: TierPeer, told: Announcement) -> None:
         """Tells that a step is complete. Raises PeerAway."""
-        self._json(peer, "POST", "/v1/tier/complete", json.dumps({"namespace": namespace, "step": step, "save": save}).encode())
+        self._json(peer, "POST", "/v1/tier/complete", json.dumps(asdict(told)).encode())
 
     def discard(self, peer: TierPeer, namespace: str, after: int, at: float) -> None:
         """Tells that training went back: steps after ``after`` that were written until ``at`` are given up. Raises PeerAway."""

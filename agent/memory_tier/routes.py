@@ -27,7 +27,7 @@ _NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 class Behind:
     """``now`` is in Unix seconds. ``gauges`` are what others know of this tier, for the metrics.
 
-    ``discarded`` is told when another node's tier says that training of a namespace went back to a step, and when.
+    ``discards`` tells where training of a namespace went back to, and when. ``discarded`` is told when another node's tier says that training of a namespace went back to a step, and when.
     ``settle`` waits, not for ever, until what an earlier process has left has been hashed: before that it does not count.
     """
 
@@ -42,6 +42,7 @@ class Behind:
     now: Callable[[], float]
     gauges: Callable[[], Iterable[Sample]] = tuple
     settle: Callable[[], object] = tuple
+    discards: Callable[[str], Iterable[tuple[int, float]]] = lambda _: ()
     discarded: Callable[[str, int, float], object] = lambda _namespace, _after, _at: None
 
 

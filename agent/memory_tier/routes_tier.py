@@ -6,6 +6,7 @@ import json
 from http import HTTPStatus
 
 from agent.memory_tier import metrics
+from agent.memory_tier.announced import Announcement
 from agent.memory_tier.http import Refusal
 from agent.memory_tier.http_server import Exchange
 from agent.memory_tier.metrics import Sample
@@ -27,7 +28,8 @@ def inventory(behind: Behind, exchange: Exchange) -> None:
         admit(behind, exchange, name)
     behind.arrivals.sweep()
     seals = [seal.to_wire() for seal in behind.store.seals(name)]
-    exchange.answer_json(HTTPStatus.OK, {"node": behind.node, "seals": seals})
+    gone_back = [] if name is None else [[after, at] for after, at in behind.discards(name)]
+    exchange.answer_json(HTTPStatus.OK, {"node": behind.node, "seals": seals, "discards": gone_back})
 
 
 def steps(behind: Behind, exchange: Exchange, name: str) -> None:
@@ -57,8 +59,7 @@ def complete(behind: Behind, exchange: Exchange) -> None:
     exchange.route = "complete"
     only(exchange.request, "POST")
     admit_peer(behind, exchange)
-    name, at, save = _announced(exchange.receive(_LONGEST_ANNOUNCEMENT))
-    behind.locating.heard(name, at, save)
+    behind.locating.heard(_announced(exchange.receive(_LONGEST_ANNOUNCEMENT)))
     exchange.answer_json(HTTPStatus.OK, {})
 
 
@@ -70,7 +71,7 @@ def discard(behind: Behind, exchange: Exchange) -> None:
     try:
         told = json.loads(exchange.receive(_LONGEST_ANNOUNCEMENT))
         name, after, at = str(told["namespace"]), int(told["after"]), float(told["at"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
         why = 'what is given up is told as {"namespace": …, "after": step, "at": seconds}'
         raise Refusal(HTTPStatus.BAD_REQUEST, why) from error
     behind.discarded(name, after, at)
@@ -102,14 +103,17 @@ def counted(behind: Behind, exchange: Exchange, connections: int) -> None:
     exchange.answer(HTTPStatus.OK, metrics.render(samples).encode(), {"Content-Type": metrics.CONTENT_TYPE})
 
 
-def _announced(body: bytes) -> tuple[str, int, str]:
-    """Raises Refusal."""
+def _announced(body: bytes) -> Announcement:
+    """Raises Refusal. Who tells no ``world_size`` and ``copies`` is a tier of an earlier version."""
     try:
         told = json.loads(body)
-        name, at, save = told["namespace"], told["step"], told["save"]
-        is_good = NAMESPACE.fullmatch(name) and isinstance(at, int) and isinstance(save, str) and at >= 0
-    except (ValueError, KeyError, TypeError):
+        counts = (told["step"], told.get("world_size") or 0, told.get("copies") or 0)
+        is_good = NAMESPACE.fullmatch(told["namespace"]) and isinstance(told["save"], str)
+        is_good = is_good and all(isinstance(one, int) and one >= 0 for one in counts)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         is_good = None
     if not is_good:
-        raise Refusal(HTTPStatus.BAD_REQUEST, 'an announcement is {"namespace": …, "step": …, "save": …}')
-    return name, at, save
+        raise Refusal(
+            HTTPStatus.BAD_REQUEST, 'an announcement is {"namespace": …, "step": …, "save": …, "world_size": …, "copies": …}'
+        )
+    return Announcement(told["namespace"], told["step"], told["save"], told.get("world_size"), counts[2])

@@ -10,6 +10,7 @@ from random import Random
 from agent.memory_tier import budget
 from agent.memory_tier.arriving import Arrivals
 from agent.memory_tier.authority import Authority
+from agent.memory_tier.backlog import Backlog
 from agent.memory_tier.discards import Discards
 from agent.memory_tier.door import Behind, Door
 from agent.memory_tier.draining import Draining
@@ -30,6 +31,8 @@ from agent.memory_tier.steps import SETTLE_S, Steps
 from agent.memory_tier.store import Store
 from everstep.shards import Holder
 from everstep.tiers import DurableReport, TierPlan
+
+_LOOK_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ class Running:
             draining=self.draining,
             now=now,
         )
+        self._peers.watch(self._steps.learn)
         self._door = Door(self._behind(), address=settings.address, port=settings.port, clock=time.monotonic)
         self._handover = Handover(
             settings.handover,
@@ -105,6 +109,17 @@ class Running:
         self.draining.know(plan)
         self._steps.know(plan)
         self._keeper.know(plan)
+
+    def finish(self, patience_s: float) -> Backlog:
+        """Nothing is saved here any more; what waits to be durable still goes, if the store answers, but no longer than so long. Returns what is left."""
+        self._handover.stop()
+        deadline = time.monotonic() + patience_s
+        while True:
+            left = self.draining.backlog()
+            is_going = left.nbytes and left.outage is None and self._objects.is_there
+            if not is_going or time.monotonic() > deadline:
+                return left
+            time.sleep(_LOOK_S)  # the drain tells nobody of each shard
 
     def stop(self) -> None:
         """Shards stay where they are. Connections end; whoever was filling a segment has lost it."""
@@ -170,6 +185,7 @@ class Running:
             counts=Counts(),
             now=self._outside.now,
             settle=lambda: self._scrub.wait_settled(SETTLE_S),
+            discards=self._discards.marks,
             discarded=self._steps.discarded,
             gauges=Gauges(
                 store=self.store,

@@ -81,6 +81,13 @@ class Steps:
                 self._store.drop(namespace, step=seal.step, index=seal.index, save=seal.save, why=why)
         self._locating.forget(namespace)
 
+    def learn(self, namespace: str, after: int, at: float) -> None:
+        """Another node knows that training went back; this one may have been away then, and is not told a second time."""
+        if not self._discards.knows(namespace, after, at):
+            log.info("training of namespace %s went back to step %d while this node was away", namespace, after)
+            self.discarded(namespace, after, at)
+            self._draining.supersede(namespace, after, at, is_later=True)
+
     def wait(self, namespace: str, step: int, *, replicas: int, durable: bool, seconds: float) -> tuple[int, bool]:
         """How many copies the shards have that this node wrote of a step, at least, and whether it is durable: when as asked, or after so long."""
         deadline = time.monotonic() + seconds

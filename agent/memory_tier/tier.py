@@ -16,6 +16,7 @@ from pathlib import Path
 from random import Random
 
 from agent.memory_tier import budget, faults, mounting
+from agent.memory_tier.backlog import Backlog
 from agent.memory_tier.control import Control, Told
 from agent.memory_tier.running import Outside, Running
 from agent.memory_tier.settings import Settings
@@ -26,6 +27,8 @@ from everstep.tiers import TierPlan, TierReport
 
 log = logging.getLogger(__name__)
 
+OFF_DRAIN_S = 30.0
+"""How long a tier that is switched off goes on draining. Its agent waits a little longer than that for it."""
 EVERY_S = 1.0
 """How often it is looked whether there is something new to tell of the tier."""
 _NOW_AND_THEN = 30
@@ -118,13 +121,14 @@ class Tier:
         log.info("the memory tier is on: %s", budget.in_mib(allocated))
 
     def _turn_off(self) -> None:
-        """Everything is given back, also what was to be made durable and is not yet: the cluster's owner has said so."""
+        """Everything is given back. What was to be made durable goes to the object store first, as far as there is time: then it is said what was given up."""
         running, self._running = self._running, None
         if running is not None:
+            left = running.finish(OFF_DRAIN_S)
             running.stop()
             running.store.resize(0)
-            log.info("the memory tier is off")
-        self._note = None
+            self._note = _given_up(left) if left.nbytes else None
+            log.log(logging.WARNING if self._note else logging.INFO, "the memory tier is off; %s", self._note or "nothing is lost")
         mounting.give_back(self._settings.folder)
         shutil.rmtree(self._settings.folder, ignore_errors=True)
 
@@ -202,6 +206,11 @@ def _is_news(report: TierReport, told: TierReport) -> bool:
     has_moved = abs(report.used_bytes - told.used_bytes) >= step or abs(report.backlog_bytes - told.backlog_bytes) >= step
     is_waiting = (report.waiting_since is None) != (told.waiting_since is None)
     return kind(report) != kind(told) or has_moved or is_waiting
+
+
+def _given_up(left: Backlog) -> str:
+    why = left.outage or f"it was not drained within {OFF_DRAIN_S:.0f} s"
+    return f"{budget.in_mib(left.nbytes)} of steps that were to be durable were given up with the memory tier: {why}"
 
 
 def _words(gone: tuple[Seal, ...]) -> str:

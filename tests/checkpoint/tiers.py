@@ -8,6 +8,7 @@ with memory_tiers(tmp_path, 2) as tiers:
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
 import itertools
@@ -47,6 +48,53 @@ def until(claim: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -
         assert time.monotonic() < deadline, f"not within {patience_s:.0f} s: {what}"
         time.sleep(0.01)
     return found
+
+
+_REAPER = """
+import os, shutil, sys
+def began(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[19]
+    except OSError:
+        return None
+known = {}
+for line in sys.stdin:
+    pid, folder = line.rstrip().split(" ", 1)
+    known[int(pid), folder] = began(pid)
+for (pid, folder), at in known.items():
+    if at is not None and began(pid) == at:
+        os.kill(pid, 9)
+        shutil.rmtree(folder, ignore_errors=True)
+"""
+
+
+class Reaper:
+    """Ends the tiers of a test run that is itself killed: a process of its own, which notices by the end of a pipe."""
+
+    def __init__(self) -> None:
+        self.owner = os.getpid()
+        self._process = subprocess.Popen([sys.executable, "-c", _REAPER], stdin=subprocess.PIPE, start_new_session=True)
+        atexit.register(self._end)
+
+    def watch(self, pid: int, folder: Path) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{pid} {folder}\n".encode())
+        self._process.stdin.flush()
+
+    def _end(self) -> None:
+        if self.owner == os.getpid():
+            self._process.communicate()
+
+
+_REAPERS: list[Reaper] = []
+
+
+def _reaper() -> Reaper:
+    """This process's: one that was forked with a copy of another's has its own."""
+    if not _REAPERS or _REAPERS[-1].owner != os.getpid():
+        _REAPERS.append(Reaper())
+    return _REAPERS[-1]
 
 
 class Node:
@@ -98,6 +146,7 @@ class Node:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "agent.memory_tier"], env=self._variables, cwd=self.home, stdout=log, stderr=log
             )
+        _reaper().watch(self._process.pid, self.folder)
         self._attach()
         if self._plan is not None:
             self.say({"plan": self._plan.to_wire()})

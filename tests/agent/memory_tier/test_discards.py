@@ -73,3 +73,21 @@ def test_copies_on_other_nodes_are_given_up_also_by_one_that_was_away(tmp_path):
 
 def copies(node):
     return {int(path.parent.name) for path in node.folder.glob("ns/ns/*/1-*.json")}
+
+
+def test_a_node_that_was_away_when_training_went_back_learns_of_it_and_tells_no_step_of_before(tmp_path):
+    with memory_tiers(tmp_path, 2) as tiers:
+        for step in (10, 20):
+            save_step(tiers[0], step, is_durable=step == 20)
+        with tiers[0].talk() as ask:
+            assert ask("wait", step=20, replicas=2, durable=True, seconds=20) == {"replicas": 2, "is_durable": True}
+        tiers[1].kill()
+        with tiers[0].talk() as ask:
+            assert ask("discard", after=10)["discarded"] == [20]
+        tiers[1].start()
+        until(lambda: not (tiers[1].folder / "ns/ns/20").exists(), "it has given up what is nobody's any more")
+        tiers[0].lose()
+        with tiers[1].talk() as ask:
+            assert [one["step"] for one in ask("find", step=None, limit=5)["steps"]] == [10], (
+                "also when nobody else is left who knows"
+            )

@@ -274,3 +274,27 @@ def test_steps_are_told_after_what_was_adopted_has_been_looked_at(shm: Path) -> 
         for number, path in enumerate(("/v1/cp/checkpoints/job/latest", "/v1/tier/steps/job", "/v1/tier/steps/job/10"), 1):
             node.told(path, JOB)
             assert len(settled) == number
+
+
+def inventories_asked(made: list[Node]) -> int:
+    told = [sample for node in made for sample in node.counts.samples() if sample.name == "everstep_tier_requests_total"]
+    return round(sum(sample.value for sample in told if ("route", "inventory") in dict(sample.labels).items()))
+
+
+def test_what_is_announced_to_many_is_known_by_all_and_makes_nobody_ask_everybody(shm: Path) -> None:
+    with nodes(shm, *(f"n{number}" for number in range(8)), few=2) as made:
+        place(made, 10, [0, 1, 2])
+        for node in made:
+            until(lambda node=node: node.locating.newest_complete("job") == 10)
+        before = inventories_asked(made)
+        place(made, 20, [3, 4, 5])
+        until(lambda: all(node.locating.newest_complete("job") == 20 for node in made))
+        assert all(node.locating.complete("job")[20] == (2, "s1") for node in made)
+        assert {node.locating.spread("job")[20] for node in made if node is not made[5]} == {1}
+        place(made, 20, [6, 7, 0])
+        until(lambda: all(node.locating.spread("job")[20] == 2 for node in made if node is not made[5]))
+        others = len(made) - 1
+        assert inventories_asked(made) - before < 2 * len(made) * others / 2, "not every node has asked every other one"
+        for node in made:
+            node.locating.forget("job")
+        assert all(node.locating.complete("job")[20] == (2, "s1") for node in made), "who asks finds the same"
