@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import xxhash
@@ -17,6 +17,8 @@ from everstep.checkpoint.layout import Key, Layout
 from everstep.checkpoint.tiers import OpenShard, Tiers
 from everstep.checkpoint.torch_parts import over, size_of
 from everstep.shards import Seal, ShardKind
+
+_PLANS_KEPT = 3
 
 
 class Part(NamedTuple):
@@ -119,17 +121,25 @@ def finish(shard: OpenShard, layout: Layout) -> None:
 
 def views_over(shard: OpenShard, parts: Sequence[Part], layout: Layout, plan: Hashable = None) -> list[Tensor]:
     """Of the tensors among the parts, in their order."""
-    known = shard.views.get(plan) if plan is not None else None
-    if known is None:
-        known = [
+
+    def laid() -> list[Tensor]:
+        return [
             over(shard.body, item.start, part.content.shape, part.content.dtype)
             for part, item in zip(parts, layout.items, strict=True)
             if isinstance(part.content, Tensor)
         ]
-        shard.views.clear()
-        if plan is not None:
-            shard.views[plan] = known
-    return known
+
+    return laid() if plan is None else kept_views(shard.views, plan, laid)
+
+
+def kept_views(views: dict[Any, Any], plan: Hashable, lay: Callable[[], list[Tensor]]) -> list[Tensor]:
+    """Those of a plan over one segment. A segment may serve two ways of saving in turn, but not ever new ones."""
+    found: list[Tensor] | None = views.get(plan)
+    if found is None:
+        while len(views) >= _PLANS_KEPT:
+            del views[next(iter(views))]
+        found = views[plan] = lay()
+    return found
 
 
 def copy_all(into: list[Tensor], tensors: list[Tensor]) -> None:

@@ -16,13 +16,12 @@ import torch
 
 from .contents import Chunk, Contents, TensorContent
 from .layout import Layout
-from .placing import copy_all
+from .placing import copy_all, kept_views
 from .torch_parts import over
 
 REST = "everstep.rest"
 """The blob of everything that is no tensor, in rank 0's shard."""
 PROGRAM = {"kind": "everstep.State"}
-_PLAN = "everstep.State"
 
 
 class Held(Protocol):
@@ -153,8 +152,8 @@ class Captured:
     layout: Layout
     tensors: tuple[torch.Tensor, ...]
     blobs: tuple[bytes, ...]
-    plan: Layout
-    """Of the tensors alone: the same object at every save by one ``Plan``."""
+    plan: object
+    """The same for all that one ``Plan`` has captured, which lies in the same places each time. Whoever keeps it keeps no tensor alive."""
 
     def write(self, body: memoryview, views: dict[Any, Any] | None = None) -> None:
         """Fills a shard of ``layout.size`` bytes. Every byte is written: what a segment held before would change its digest.
@@ -170,13 +169,12 @@ class Captured:
         body[self.layout.nbytes : self.layout.size] = self.layout.tail
 
     def _views_over(self, body: memoryview, views: dict[Any, Any]) -> list[torch.Tensor]:
-        found: list[torch.Tensor]
-        plan, found = views.get(_PLAN, (None, []))
-        if plan is not self.plan:
-            views.clear()
-            found = [over(body, item.start, one.shape, one.dtype) for one, item in zip(self.tensors, self.plan.items, strict=True)]
-            views[_PLAN] = (self.plan, found)
-        return found
+        def laid() -> list[torch.Tensor]:
+            return [
+                over(body, item.start, one.shape, one.dtype) for one, item in zip(self.tensors, self.layout.items, strict=False)
+            ]
+
+        return kept_views(views, self.plan, laid)
 
 
 class Plan:
@@ -190,6 +188,7 @@ class Plan:
         self._cut = tuple(place for place, (tensor, part) in enumerate(self._parts) if part.rows != part.entry.rows)
         self._fleeting = tuple(place for place, (tensor, _) in enumerate(self._parts) if id(tensor) in fleeting)
         self._layout = division.layout(rank)
+        self._name = object()
 
     def is_for(self, items: list[tuple[str, torch.Tensor]], rank: int, world_size: int) -> bool:
         """``items`` of a state are the same object for as long as they are equal."""
@@ -205,7 +204,7 @@ class Plan:
             for place in self._fleeting:
                 mine[place] = mine[place].detach().clone()
         layout = self._layout.extended((name, None, len(blob)) for name, blob in blobs.items())
-        return Captured(layout, tuple(mine), tuple(blobs.values()), self._layout)
+        return Captured(layout, tuple(mine), tuple(blobs.values()), self._name)
 
 
 def capture(state: Held, division: Division, rank: int, blobs: Mapping[str, bytes]) -> Captured:
