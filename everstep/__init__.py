@@ -10,6 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import checkpoint as checkpoint
+    from . import data as data
     from .checkpoint.reader import TieredReader
     from .checkpoint.tiers import Tiers
     from .checkpoint.writer import TieredWriter
@@ -26,7 +28,13 @@ _HOMES = dict.fromkeys(__all__, "everstep.resilience") | {
 }
 
 
+_PARTS = ("checkpoint", "data")
+"""Subpackages that are there after ``import everstep``, as the documents write them."""
+
+
 def __getattr__(name: str) -> Any:
+    if name in _PARTS:
+        return importlib.import_module(f"everstep.{name}")
     if name not in _HOMES:
         message = f"module 'everstep' has no attribute {name!r}"
         raise AttributeError(message)

@@ -103,9 +103,7 @@ class Cold:
         """Puts aside the manifests of steps newer than ``after``: training has gone on from there. Their shards are overwritten or deleted later."""
         gone = tuple(step for step in self.steps(namespace) if step > after)
         for step in gone:
-            manifest = self.manifest(namespace, step)
-            if manifest is not None:
-                self._put_aside(manifest)
+            self._give_way(namespace, step)
         return gone
 
     def close(self) -> None:
@@ -140,14 +138,20 @@ class Cold:
 
     def _make_way(self, seal: Seal) -> None:
         """A manifest must never stand while bytes of its shards change: one of another save of this step goes before the first of them."""
-        manifest = self.manifest(seal.namespace, seal.step)
-        if manifest is not None:
-            self._put_aside(manifest)
+        self._give_way(seal.namespace, seal.step)
 
-    def _put_aside(self, manifest: Manifest) -> None:
-        self._put(superseded_key(manifest.namespace, manifest.step, manifest.save), manifest.to_json())
+    def _give_way(self, namespace: str, step: int) -> None:
+        """The step's manifest, if it has one, is put aside; one that is damaged as well, or no save of the step could ever be committed."""
+        text = self._small(manifest_key(namespace, step))
+        if text is None:
+            return
         try:
-            self._call(lambda: obstore.delete(self._store, manifest_key(manifest.namespace, manifest.step)))
+            save = Manifest.from_json(text).save
+        except (ValueError, TypeError):
+            save = "damaged"
+        self._put(superseded_key(namespace, step, save), text)
+        try:
+            self._call(lambda: obstore.delete(self._store, manifest_key(namespace, step)))
         except FileNotFoundError:
             return  # another rank was faster
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from everstep.errors import SaveFailed
+from everstep.errors import EverstepError, SaveFailed
 from everstep.shards import ShardKind
 
 from .interval import Costs
@@ -115,7 +115,9 @@ class ShardWork:
 class Save:
     """One save under way."""
 
-    def __init__(self, work: Work, step: int, wanted: Wanted, tiers: Tiers, policy: Callable[[], Policy | None]) -> None:
+    def __init__(
+        self, work: Work, step: int, wanted: Wanted, tiers: Tiers, policy: Callable[[], Policy | None], *, is_watched: bool = True
+    ) -> None:
         self.policy: Policy | None = None
         """What is asked of saves by the time that this one has ended."""
         self.outcome = Outcome(step, wanted.durable)
@@ -124,6 +126,7 @@ class Save:
         """Whatever could be learnt of how long it took to be durable is known."""
         self._tiers = tiers
         self._ask_policy = policy
+        self._is_watched = is_watched
         self._lock = threading.Lock()
         self._is_copying = self._is_given_up = False
         self._copied, self._over = threading.Event(), threading.Event()
@@ -169,9 +172,11 @@ class Save:
         self.outcome.seconds = time.monotonic() - self._began
         self._copied.set()
         self._over.set()
-        if self.outcome.error is None and self.outcome.is_durable:
+        if self.outcome.error is None and self.outcome.is_durable and self._is_watched:
             del work  # and with it what was captured
-            self._await_drain()
+            if self.await_durable(_DRAIN_PATIENCE_S):
+                self.drain_s = time.monotonic() - self._began
+        self.drained.set()
 
     def _do(self, work: Work) -> None:
         try:
@@ -184,21 +189,16 @@ class Save:
             work.abandon()
             raise
 
-    def _await_drain(self) -> None:
+    def await_durable(self, limit_s: float) -> bool:
+        """Until the step is in the object store. Where no memory tier is, the ranks write there themselves, and whoever is last commits the step."""
+        until = time.monotonic() + limit_s
         try:
-            if self._is_durable():
-                self.drain_s = time.monotonic() - self._began
-        except Exception as error:  # noqa: BLE001, nobody waits for this thread
-            _log.info("Step %d: how long it took to be durable is not known: %s", self.outcome.step, error)
-        self.drained.set()
-
-    def _is_durable(self) -> bool:
-        """Waits for it. Where no memory tier is, the ranks write to the store themselves, and whoever is last commits the step."""
-        until = time.monotonic() + _DRAIN_PATIENCE_S
-        while (left := until - time.monotonic()) > 0:
-            if self._tiers.wait(self.outcome.step, is_durable=True, seconds=left)["is_durable"]:
-                return True
-            time.sleep(_LOOK_EVERY_S)
+            while (left := until - time.monotonic()) > 0:
+                if self._tiers.wait(self.outcome.step, is_durable=True, seconds=left)["is_durable"]:
+                    return True
+                time.sleep(_LOOK_EVERY_S)
+        except (EverstepError, OSError) as error:
+            _log.info("Step %d: whether it is durable is not known: %s", self.outcome.step, error)
         return False
 
 
@@ -210,6 +210,7 @@ class Saver:
         self.schedule = schedule
         self._tiers = tiers
         self._current: Save | None = None
+        self._watched: Save | None = None
         self._preparing: threading.Thread | None = None
         self._is_told = True
         self._drain_s = 0.0
@@ -233,9 +234,15 @@ class Saver:
         return Asks(due.memory, due.durable, self.is_busy, is_urgent)
 
     def begin(self, work: Work, step: int, wanted: Wanted, *, stalled_s: float = 0.0) -> None:
-        """The copy begins now. ``stalled_s``: what capturing has cost."""
+        """The copy begins now. ``stalled_s``: what capturing has cost.
+
+        Of durable saves one is watched at a time: in an outage of the store each would keep a thread and a line to the tier for its patience.
+        """
         self.schedule.saved(step, wanted)
-        self._current, self._is_told = Save(work, step, wanted, self._tiers, self._ask_policy), False
+        is_watched = wanted.durable and (self._watched is None or self._watched.drained.is_set())
+        self._learn()
+        self._current, self._is_told = Save(work, step, wanted, self._tiers, self._ask_policy, is_watched=is_watched), False
+        self._watched = self._current if is_watched else self._watched
         self._current.outcome.stall_s += stalled_s
 
     def make_way(self) -> None:
@@ -276,9 +283,15 @@ class Saver:
             return True
         if not save.wait(limit_s) or save.outcome.error is not None:
             return False
-        return not (durable and save.outcome.is_durable) or save.drained.wait(max(0.0, until - time.monotonic()))
+        return not (durable and save.outcome.is_durable) or save.await_durable(max(0.0, until - time.monotonic()))
+
+    def _learn(self) -> None:
+        """How long the newest watched save took to be durable, which is known long after it was told as ended."""
+        if self._watched is not None and self._watched.drain_s is not None:
+            self._drain_s = self._watched.drain_s
 
     def _costs(self, save: Save) -> Costs:
-        self._drain_s = save.drain_s or self._drain_s or save.outcome.seconds
+        self._learn()
         step_s = statistics.median(self._steps_s) if self._steps_s else 0.0
-        return Costs(step_s, save.outcome.stall_s, save.outcome.seconds, self._drain_s, self.schedule.policy.mtbf_s)
+        drain_s = self._drain_s or save.outcome.seconds
+        return Costs(step_s, save.outcome.stall_s, save.outcome.seconds, drain_s, self.schedule.policy.mtbf_s)

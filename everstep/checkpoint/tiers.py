@@ -6,10 +6,11 @@ and refused in words if not: training goes on either way. Where no memory tier i
 
 from __future__ import annotations
 
+import itertools
 import logging
 import mmap
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 from everstep.checkpoint import settings
@@ -18,7 +19,7 @@ from everstep.checkpoint.copies import digest_of
 from everstep.checkpoint.doors import Doors
 from everstep.checkpoint.memory import Memory, MemoryShard
 from everstep.checkpoint.reading import StepReader
-from everstep.errors import EverstepError, SaveFailed, SaveRefused, TierAway
+from everstep.errors import CheckpointUnreadable, EverstepError, SaveFailed, SaveRefused, TierAway
 from everstep.shards import Holder, Manifest, Seal, ShardKind, StepFound
 
 log = logging.getLogger("everstep.checkpoint")
@@ -169,9 +170,27 @@ class Tiers:
     def _find_durable(self, step: int | None, limit: int) -> tuple[StepFound, ...]:
         if self.cold is None:
             return ()
-        steps = self.cold.steps(self.namespace)[:limit] if step is None else (step,)
-        manifests = (self.cold.manifest(self.namespace, number) for number in steps)
-        return tuple(_durable(manifest) for manifest in manifests if manifest is not None)
+        if step is not None:
+            manifest = self.cold.manifest(self.namespace, step)
+            return () if manifest is None else (_durable(manifest),)
+        return tuple(itertools.islice(self._durable_ones(self.cold), limit))
+
+    def _durable_ones(self, cold: Cold) -> Iterator[StepFound]:
+        """Newest first. A manifest that is damaged, or removed meanwhile, hides none of the older ones."""
+        damaged: CheckpointUnreadable | None = None
+        is_any = False
+        for number in cold.steps(self.namespace):
+            try:
+                manifest = cold.manifest(self.namespace, number)
+            except CheckpointUnreadable as error:
+                log.warning("step %d is passed over: %s", number, error)
+                damaged = error
+                continue
+            if manifest is not None:
+                is_any = True
+                yield _durable(manifest)
+        if damaged is not None and not is_any:
+            raise TierAway(str(damaged))
 
 
 class OpenShard:

@@ -148,7 +148,9 @@ def _from_checkpoint(sights: tuple[Sight, ...]) -> Agreement | None:
 
 def _begin_or_refuse(cards: tuple[Card, ...], generation: int, cause: str, sights: tuple[Sight, ...]) -> Agreement:
     if troubles := [f"rank {sight.rank}: {sight.trouble}" for sight in sights if sight.trouble]:
-        message = f"{StateLost.__doc__} Whether there is a checkpoint could not be asked everywhere ({'; '.join(troubles)})."
+        message = (
+            f"{StateLost.__doc__} But there are checkpoints, or it could not be asked whether there are ({'; '.join(troubles)})."
+        )
         raise StateLost(message)
     if any(sight.failures for sight in sights):
         message = "Every checkpoint that all ranks can read has been tried, and the loss turned NaN soon after each load."

@@ -140,7 +140,7 @@ class Checkpoints:
             looked_s = time.monotonic() - began
             is_sure = trouble is None and not has_begun and looked_s >= sure_after_s
             if seen or is_sure or looked_s > _LOOK_PATIENCE_S:
-                return Sight(rank, seen, self._failures, trouble)
+                return Sight(rank, seen, self._failures, trouble or (None if seen else self._lost()))
             give_way()
             time.sleep(_LOOK_AGAIN_S)
 
@@ -165,6 +165,11 @@ class Checkpoints:
             return (), str(error)
         seen = (Candidate(one.step, one.save, one.is_in_memory) for one in found)
         return tuple(one for one in seen if (one.step, one.save) not in self._unreadable), None
+
+    def _lost(self) -> str | None:
+        """Words for checkpoints that are there and of which nothing can be read: training must not begin anew over them by itself."""
+        steps = ", ".join(str(step) for step, _ in sorted(self._unreadable))
+        return f"no good copy is left of the checkpoints of steps {steps}" if steps else None
 
     def load(self, agreement: Agreement, place: Place) -> tuple[Source, int]:
         """Fills the state in place, and ``place``. Returns where the bytes came from, and how many.

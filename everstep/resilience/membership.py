@@ -8,13 +8,22 @@ agent, and then a newer generation is waited for. Nothing here waits without loo
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch.distributed as dist
 
-from everstep.errors import CheckpointMismatch, CheckpointsPoisoned, CollectiveFailed, EverstepError, StateLost, StateMismatch
+from everstep.errors import (
+    CheckpointMismatch,
+    CheckpointsPoisoned,
+    CheckpointUnreadable,
+    CollectiveFailed,
+    EverstepError,
+    StateLost,
+    StateMismatch,
+)
 from everstep.protocol import Generation, Source, ToAgent
 from everstep.testing import faults
 
@@ -30,6 +39,8 @@ from .state import State
 from .transfer import Published, Receiver, TransferServer
 from .unwind import Unwind
 from .watcher import Watcher
+
+_log = logging.getLogger("everstep.checkpoint")
 
 _MEETING_PATIENCE_S = 600.0
 _BROKEN_AGAIN_S = 10.0
@@ -188,10 +199,14 @@ class Membership:
         if checkpoints is None:
             return
         cards = (Card(0, 0, holds_state=False, is_reduced=False, structure="", transfer_port=0, alone_since=1),)
-        agreement = agree(cards, 1, FIRST_CAUSE, (checkpoints.sight(0),))
-        if agreement.checkpoint is not None:
-            checkpoints.load(agreement, place)
-            checkpoints.joined(0)
+        while (agreement := agree(cards, 1, FIRST_CAUSE, (checkpoints.sight(0),))).checkpoint is not None:
+            try:
+                checkpoints.load(agreement, place)
+            except CheckpointUnreadable as error:
+                _log.warning("An older checkpoint is looked for: %s", error)
+            else:
+                checkpoints.joined(0)
+                return
 
     def install_alone(self) -> None:
         """A world of one, in which models are wrapped and rehearsed. Listens on loopback only, connects to nobody."""

@@ -27,6 +27,12 @@ def test_importing_everstep_imports_nothing_heavy(tmp_path: Path) -> None:
     assert python("-c", program, folder=tmp_path).stdout.startswith("[] ")
 
 
+def test_what_the_documents_name_is_there_after_the_one_import(tmp_path: Path) -> None:
+    program = "import everstep; print(everstep.checkpoint.async_save.__name__, everstep.data.OrderedBatches.__name__)"
+    done = python("-c", program, folder=tmp_path)
+    assert done.stdout.split() == ["async_save", "OrderedBatches"], done.stderr
+
+
 def test_a_script_runs_alone_without_any_agent(tmp_path: Path) -> None:
     (tmp_path / "faults").write_text("[]")
     done = python(str(SCRIPTS / "small.py"), "plain", str(tmp_path), "12", str(tmp_path / "faults"), folder=tmp_path)

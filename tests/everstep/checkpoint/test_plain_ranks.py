@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ import torch.distributed as dist
 
 import everstep
 from everstep.checkpoint import direct, saving
+from everstep.checkpoint.contents import Contents
+from everstep.checkpoint.placing import Part, Whose, write_metadata, write_shard
 from everstep.checkpoint.policy import Policy, Schedule, Wanted
-from everstep.checkpoint.saving import Save
+from everstep.checkpoint.saving import Save, Saver
 from everstep.checkpoint.tiers import Tiers
 from everstep.checkpoint.writer import TieredWriter
 from tests.checkpoint.tiers import memory_tiers, planned
@@ -214,6 +217,45 @@ def test_a_tier_that_hangs_is_waited_for_once_a_save_and_not_once_a_step(tmp_pat
     assert save.wait(30)
     assert not work.was_copied, "the state had moved on"
     assert "no room" in str(save.outcome.error)
+
+
+class Quick:
+    """Work of a rank whose part is nothing."""
+
+    def open(self) -> None: ...
+
+    def copy(self) -> None: ...
+
+    def seal(self) -> int:
+        return 0
+
+    def abandon(self) -> None: ...
+
+
+def test_how_long_draining_takes_is_learnt_by_one_thread_and_bounds_the_interval(tmp_path: Path) -> None:
+    tiers = Tiers.from_environment({"EVERSTEP_DURABLE_URL": tmp_path.as_uri(), "EVERSTEP_NAMESPACE": "ns"})
+    policy = Policy(mtbf_s=1e-3)
+    saver = Saver(tiers, Schedule(policy, has_memory=False, has_store=True), lambda: policy)
+    before = threading.active_count()
+    told = []
+    for step in range(1, 21):
+        saver.stepped(0.01)
+        saver.begin(Quick(), step, Wanted(durable=True))
+        assert saver.flush(30)
+        told.append(saver.ended())
+        time.sleep(0.02)
+    assert threading.active_count() <= before + 2, "an outage of the store must not cost a thread for each save"
+    assert saver.schedule.durable_every is not None
+    assert saver.schedule.durable_every < 60, "nothing is durable yet, so nothing is known"
+    write_shard(tiers, Whose(1, 0, "s", is_durable=True), [Part("blob", None, b"x")])
+    write_metadata(tiers, Whose(1, 1, "s", is_durable=True), Contents(1, {}, {"blob": 0}).to_json())
+    assert saver._watched is not None
+    assert saver._watched.drained.wait(30)
+    for step in range(21, 27):
+        saver.begin(Quick(), step, Wanted(durable=True))
+        assert saver.flush(30)
+        told.append(saver.ended())
+    assert saver.schedule.durable_every >= 2 * 20 * 0.02 / 0.01, told
 
 
 def test_a_segment_that_is_used_again_is_seen_with_the_types_of_the_new_state(tmp_path: Path) -> None:

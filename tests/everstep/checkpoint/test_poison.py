@@ -133,3 +133,22 @@ def test_a_run_alone_passes_a_poisoned_checkpoint_over_as_well(tmp_path: Path) -
         if notes == "first":
             poison(Tiers.from_environment(environment), 8, 10, samples_a_step=GLOBAL_BATCH, world_size=1)
     assert steps(tmp_path / "second") == [8, 9, 10, 11]
+
+
+@pytest.mark.slow
+def test_a_run_alone_goes_on_from_an_older_step_if_the_newest_is_damaged_and_never_anew(tmp_path: Path) -> None:
+    environment = {"EVERSTEP_DURABLE_URL": (tmp_path / "objects").as_uri(), "EVERSTEP_NAMESPACE": "ns"}
+    arm(tmp_path / "faults", [])
+    codes = []
+    for until, notes in ((8, "first"), (9, "second"), (10, "third")):
+        (tmp_path / notes).mkdir()
+        run = begun([SCRIPT, "manual", tmp_path / notes, until, tmp_path / "faults", 4, 4], environment)
+        run.communicate(timeout=60)
+        codes.append(run.returncode)
+        damaged = "step_8" if notes == "first" else "step_*"
+        for shard in (tmp_path / "objects").rglob(f"{damaged}/checkpoint.pt"):
+            whole = bytearray(shard.read_bytes())
+            whole[64] ^= 1
+            shard.write_bytes(whole)
+    assert codes == [0, 0, 1]
+    assert [steps(tmp_path / notes) for notes in ("first", "second", "third")] == [list(range(8)), list(range(4, 9)), []]

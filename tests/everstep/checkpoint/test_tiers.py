@@ -116,6 +116,23 @@ def test_a_damaged_manifest_says_so_instead_of_being_taken_for_nothing(tmp_path:
         tiers.find(6)
 
 
+def test_a_damaged_manifest_hides_no_older_step_and_no_later_save_of_its_own(tmp_path: Path):
+    tiers = only_store(tmp_path)
+    saved(tiers, 5, "s")
+    assert [found.step for found in tiers.latest(3)] == [5]
+    saved(tiers, 6, "s")
+    (tmp_path / "checkpoints" / manifest_key("ns", 6)).write_text("{")
+    assert [found.step for found in tiers.latest(3)] == [5]
+    tiers.discard(5)
+    assert [found.step for found in tiers.latest(3)] == [5]
+    saved(tiers, 6, "t")
+    assert [(found.step, found.save) for found in tiers.latest(3)] == [(6, "t"), (5, "s")]
+    for step in (5, 6):
+        (tmp_path / "checkpoints" / manifest_key("ns", step)).write_text("{")
+    with pytest.raises(TierAway, match="the manifest of step 5"):
+        tiers.latest(3)
+
+
 def test_a_step_that_is_not_durable_has_no_place_without_a_memory_tier(tmp_path: Path):
     with pytest.raises(SaveRefused, match="EVERSTEP_CHECKPOINT_SOCKET is not set"):
         write_shard(only_store(tmp_path), Whose(1, 0, "s", False), [Part("blob", None, b"1")])
