@@ -38,6 +38,8 @@ from .objects import AlreadyThere, NotThere, Objects
 
 _LOOKS_AT_ONCE = 16
 _PIECE_BYTES = 8 << 20
+_UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+"""What reading a file raises that is no manifest, or no seal."""
 
 Pieces = Callable[[memoryview], Iterator[memoryview]]
 
@@ -67,7 +69,7 @@ class Durable:
     def manifest(self, namespace: str, step: int) -> Manifest | None:
         try:
             return Manifest.from_json(self._objects.look(manifest_key(namespace, step)))
-        except (NotThere, ValueError):
+        except (NotThere, *_UNREADABLE):
             return None
 
     def steps(self, namespace: str) -> tuple[int, ...]:
@@ -140,6 +142,8 @@ class Durable:
                     return None
                 if standing is not None:
                     self.supersede(standing)  # the seals, just seen, say that its bytes have gone
+                else:
+                    self._clear(head.namespace, head.step)
             else:
                 if self._still_stands(head, found):
                     return manifest
@@ -160,6 +164,15 @@ class Durable:
             return True
         found.clear()
         return False
+
+    def _clear(self, namespace: str, step: int) -> None:
+        """A manifest that nobody can read would be in the way of every other one for ever."""
+        try:
+            Manifest.from_json(self._objects.look(manifest_key(namespace, step)))
+        except NotThere:
+            return
+        except _UNREADABLE:
+            self._objects.delete(manifest_key(namespace, step))
 
     def _is_put(self, seal: Seal) -> bool:
         """Whether a shard stands there with its seal. One with another seal stands there without one after this. Raises Overtaken."""
@@ -223,7 +236,7 @@ def _world_size(seal: Seal) -> int:
 def _read(told: bytes) -> Seal | None:
     try:
         return Seal.from_wire(json.loads(told))
-    except (ValueError, TypeError):
+    except _UNREADABLE:
         return None
 
 

@@ -106,6 +106,8 @@ class Control:
         for report in self._greet():
             talk.tell(report)
         for message in talk.heard():
+            if talk is not self._talk:
+                break  # what an agent before the present one said last is older than what that has said
             try:
                 if "plan" in message:
                     self._take(_plan(message["plan"]))

@@ -91,7 +91,7 @@ class Shards:
                     is_durable=caller is not Caller.NODE and headers.get("everstep-durable") == "true",
                     shard_meta=headers.get("shard-meta"),
                     digest=expected,
-                    written_at=self._later(),
+                    written_at=self._later(namespace),
                 )
                 seal = self._behind.store.seal(segment, asked)
             except BaseException:
@@ -141,9 +141,11 @@ class Shards:
         is_last = made is not None and index == made.num_ranks - 1
         return ShardKind.METADATA if is_last and begins != _ZIP_MARK else ShardKind.DATA
 
-    def _later(self) -> float:
+    def _later(self, namespace: str) -> float:
+        """Also after a clock was set back while this tier was down: what was written after that would count as older, and be given up for what was before."""
+        youngest = max((seal.written_at for seal in self._behind.store.seals(namespace)), default=0.0)
         with self._lock:
-            self._last_write = max(self._behind.now(), self._last_write + 1e-6)
+            self._last_write = max(self._behind.now(), self._last_write + 1e-6, youngest + 1e-6)
             return self._last_write
 
     # ------------------------------------------------------------ out

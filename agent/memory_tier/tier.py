@@ -100,7 +100,7 @@ class Tier:
                 self._running.know(plan)
                 if before is None or before.allocation_percent != plan.allocation_percent:
                     self._note = self._resize(self._running, self._allocated(plan))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             note = f"the memory tier of node {self._settings.node} cannot be as plan {plan.number} says: {error}"
             if note != self._note:
                 log.exception("%s", note)
@@ -114,7 +114,7 @@ class Tier:
         note = self._resize(running, allocated)  # an earlier process may have had a larger cap
         try:
             running.start(plan)
-        except OSError:
+        except (OSError, RuntimeError):  # an address is taken, or there is no thread left
             running.stop()
             raise
         self._running, self._note = running, note or ground.note

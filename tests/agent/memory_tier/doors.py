@@ -90,8 +90,7 @@ class Node:
             relay=Relay(locating=self.locating, peers=self.peers, objects=self.objects, clock=time.monotonic),
             arrivals=self.arrivals,
             counts=self.counts,
-            now=time.time,
-            **behind,
+            **{"now": time.time, **behind},
         )
         self.door = Door(
             self.behind, address=self.address, port=PORT, clock=time.monotonic, limits=Limits(stall_s=15.0, linger_s=0.3)

@@ -437,3 +437,12 @@ def test_readers_never_see_a_mixture_while_a_shard_is_written_over_and_dropped(n
         assert Client.seen[expected] > 0, Client.seen
     usage = node.store.usage
     assert usage.used == usage.spare + usage.shards * (Client.size + 4096)
+
+
+def test_what_is_posted_after_the_clock_was_set_back_takes_the_place_of_what_was_there(shm: Path) -> None:
+    for at, body in ((2_000_000_000.0, ZIP + b"of before"), (1_000_000_000.0, ZIP + b"of after")):
+        with nodes(shm, "n1", now=lambda at=at: at) as (node,):
+            for seal in node.store.unverified():
+                assert node.store.verify(seal)
+            node.post("ns", 0, 10, body)
+            assert node.ask("GET", shard("ns", 0, 10))[1] == body

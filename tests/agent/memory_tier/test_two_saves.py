@@ -9,7 +9,7 @@ import xxhash
 
 from agent.memory_tier.commit import Durable, Overtaken
 from agent.memory_tier.objects import Objects
-from everstep.shards import ShardKind, shard_key
+from everstep.shards import ShardKind, manifest_key, seal_key, shard_key
 from tests.agent.memory_tier.nodes import Clock, Node, content, settle
 
 
@@ -131,3 +131,14 @@ def test_who_commits_by_what_it_saw_long_ago_makes_no_manifest_of_another_save_s
     assert put_all(durable, younger).save == "younger"
     assert durable.commit(older[-1][0], dict(seen), node.clock()) is None
     assert check(durable).save == "younger", "nor does it take away a true one"
+
+
+@pytest.mark.parametrize("garbage", [b"", b"[]", b'{"step": 10}', b"\xff\x00", b"[" * 100_000])
+def test_files_that_nobody_can_read_are_in_nobody_s_way(nodes, writers, clock, garbage):
+    (node,) = nodes("a")
+    durable = writers()
+    saved(node, "only")
+    durable._objects.put(manifest_key("ns", 10), garbage)
+    durable._objects.put(seal_key("ns", 0, 10, 1), garbage)
+    settle(clock, node, seconds=20)
+    assert check(durable).save == "only"
