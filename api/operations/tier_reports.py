@@ -22,7 +22,7 @@ def hold(session: Session, node: Node, told: Sequence[object], now: datetime) ->
         if isinstance(report, CopiesReport | DurableReport)
     ]
     if wanted:
-        reports.hold(session, node.cluster_id, wanted, now=now)
+        reports.report_steps(session, node.cluster_id, wanted, now=now)
 
 
 def _copies(session: Session, node: Node, report: CopiesReport, now: datetime) -> None:

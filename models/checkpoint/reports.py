@@ -114,8 +114,8 @@ class Saved:
     why: str | None
 
 
-def hold(session: Session, cluster_id: ClusterId, told: Sequence[Held | Durable], *, now: datetime) -> None:
-    """Makes and locks the steps that these reports will change, in one order, before the first of them is taken in.
+def report_steps(session: Session, cluster_id: ClusterId, told: Sequence[Held | Durable], *, now: datetime) -> None:
+    """That these steps are told of: makes and locks those that the reports will change, in one order, before the first is taken in.
 
     Without this two nodes that tell of the same steps in another order wait for each other, and whoever asks for a step waits for both. A step that is known
     as what is told of it is not locked: a save of a thousand nodes would be taken in by one after the other.
