@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -94,9 +95,11 @@ class Cold:
     def write(self, seal: Seal, body: memoryview) -> Manifest | None:
         """Puts a shard and its seal; commits the step if that was its last one, and then returns the manifest."""
         world_size = seal.index if seal.kind is ShardKind.METADATA else seal.index + 1
-        self._make_way(seal)
+        beside = seal_key(seal.namespace, seal.index, seal.step, world_size)
+        self._make_way(seal, beside)
         self._put(shard_key(seal.namespace, seal.index, seal.step, world_size), body)
-        self._put(seal_key(seal.namespace, seal.index, seal.step, world_size), json.dumps(seal.to_wire()).encode())
+        self._put(beside, json.dumps(seal.to_wire()).encode())
+        self._give_way(seal.namespace, seal.step, but=seal.save)  # created meanwhile, of bytes that have just been written over
         return self._commit(seal.namespace, seal.step)
 
     def discard(self, namespace: str, after: int) -> tuple[int, ...]:
@@ -136,11 +139,15 @@ class Cold:
                 return True
         return False
 
-    def _make_way(self, seal: Seal) -> None:
-        """A manifest must never stand while bytes of its shards change: one of another save of this step goes before the first of them."""
+    def _make_way(self, seal: Seal, beside: str) -> None:
+        """A manifest must never stand while bytes of its shards change, nor a seal beside bytes that are not its own: others would commit by it."""
         self._give_way(seal.namespace, seal.step)
+        standing = self._seal(beside)
+        if standing is not None and (standing.save, standing.digest) != (seal.save, seal.digest):
+            with suppress(FileNotFoundError):
+                self._call(lambda: obstore.delete(self._store, beside))
 
-    def _give_way(self, namespace: str, step: int) -> None:
+    def _give_way(self, namespace: str, step: int, *, but: str | None = None) -> None:
         """The step's manifest, if it has one, is put aside; one that is damaged as well, or no save of the step could ever be committed."""
         text = self._small(manifest_key(namespace, step))
         if text is None:
@@ -149,6 +156,8 @@ class Cold:
             save = Manifest.from_json(text).save
         except (ValueError, TypeError):
             save = "damaged"
+        if save == but:
+            return
         self._put(superseded_key(namespace, step, save), text)
         try:
             self._call(lambda: obstore.delete(self._store, manifest_key(namespace, step)))
