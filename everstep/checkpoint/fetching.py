@@ -22,6 +22,8 @@ _T = TypeVar("_T")
 _MOST_OF_IT = 0.5
 _WORTH_READING_OVER = 64 << 10
 _PIECE = 16 << 20
+_HASHED_BEHIND = 128 << 20
+"""So much is read at once: a store reads as many ranges beside each other as that has."""
 
 
 class Want(Protocol):
@@ -289,14 +291,49 @@ def _fill_from_whole(copy: Copy, layout: Layout, by_item: Sequence[tuple[Item, l
         buffers.append(place)
         at = item.start + item.nbytes
     buffers.append(memoryview(bytearray(copy.size - at)))
-    copy.read(0, buffers)
-    copy.require(digest_of(buffers))
+    copy.require(_read_and_hashed(copy, buffers))
     for item, wants in by_item:
         if item.key in owned:
             for want in wants:
                 start, end = want.span(item)
                 want.take(owned[item.key][start:end])
     return copy.size
+
+
+def _read_and_hashed(copy: Copy, buffers: Sequence[memoryview]) -> str:
+    """Fills the buffers with all of a copy; its digest. What has come is hashed on another thread while more comes."""
+    hashing, done = Hashing(), []
+
+    def add(parts: Sequence[memoryview]) -> None:
+        for part in parts:
+            hashing.add(part)
+
+    at = 0
+    with ThreadPoolExecutor(1, thread_name_prefix="everstep-verify") as thread:
+        for parts in _cut(buffers):
+            copy.read(at, parts)
+            at += sum(len(part) for part in parts)
+            done.append(thread.submit(add, parts))
+        for one in done:
+            one.result()
+    return hashing.digest
+
+
+def _cut(buffers: Sequence[memoryview]) -> Iterator[list[memoryview]]:
+    """In parts of ``_HASHED_BEHIND`` bytes."""
+    parts: list[memoryview] = []
+    room = _HASHED_BEHIND
+    for buffer in buffers:
+        rest = buffer
+        while len(rest):
+            parts.append(rest[:room])
+            rest = rest[len(parts[-1]) :]
+            room -= len(parts[-1])
+            if not room:
+                yield parts
+                parts, room = [], _HASHED_BEHIND
+    if parts:
+        yield parts
 
 
 def _fill_from_ranges(copy: Copy, by_item: Sequence[tuple[Item, list[Want]]]) -> int:
