@@ -6,6 +6,7 @@ it changes anything (``settle``). A save that fails is told and forgotten: the n
 
 from __future__ import annotations
 
+import atexit
 import logging
 import statistics
 import threading
@@ -30,6 +31,9 @@ ROOM_PATIENCE_S = 5.0
 _DRAIN_PATIENCE_S = 900.0
 _LOOK_EVERY_S = 0.1
 _STEPS_REMEMBERED = 21
+_EXIT_PATIENCE_S = 30.0
+_running: set[Save] = set()
+_is_exiting = threading.Event()
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,9 @@ class Save:
         self._is_copying = self._is_given_up = False
         self._copied, self._over = threading.Event(), threading.Event()
         self._began = time.monotonic()
-        threading.Thread(target=self._run, args=(work,), name="everstep-save", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, args=(work,), name="everstep-save", daemon=True)
+        _running.add(self)
+        self._thread.start()
 
     @property
     def is_over(self) -> bool:
@@ -149,6 +155,12 @@ class Save:
     def wait(self, limit_s: float) -> bool:
         """Until this rank's shards are sealed."""
         return self._over.wait(max(0.0, limit_s))
+
+    def end(self, limit_s: float) -> None:
+        """Before the interpreter ends: a thread that it finds in torch's or the store's code aborts the process, whose exit code is then lost."""
+        self.wait(limit_s)
+        if not self._tiers.has_memory:  # where one is, the thread waits in Python's own code
+            self._thread.join(limit_s)
 
     def _give_up(self) -> bool:
         """True unless the copy has begun: then it ends by itself."""
@@ -177,6 +189,7 @@ class Save:
             if self.await_durable(_DRAIN_PATIENCE_S):
                 self.drain_s = time.monotonic() - self._began
         self.drained.set()
+        _running.discard(self)
 
     def _do(self, work: Work) -> None:
         try:
@@ -193,10 +206,10 @@ class Save:
         """Until the step is in the object store. Where no memory tier is, the ranks write there themselves, and whoever is last commits the step."""
         until = time.monotonic() + limit_s
         try:
-            while (left := until - time.monotonic()) > 0:
+            while (left := until - time.monotonic()) > 0 and not _is_exiting.is_set():
                 if self._tiers.wait(self.outcome.step, is_durable=True, seconds=left)["is_durable"]:
                     return True
-                time.sleep(_LOOK_EVERY_S)
+                _is_exiting.wait(_LOOK_EVERY_S)
         except (EverstepError, OSError) as error:
             _log.info("Step %d: whether it is durable is not known: %s", self.outcome.step, error)
         return False
@@ -295,3 +308,11 @@ class Saver:
         step_s = statistics.median(self._steps_s) if self._steps_s else 0.0
         drain_s = self._drain_s or save.outcome.seconds
         return Costs(step_s, save.outcome.stall_s, save.outcome.seconds, drain_s, self.schedule.policy.mtbf_s)
+
+
+@atexit.register
+def _end_all() -> None:
+    _is_exiting.set()
+    until = time.monotonic() + _EXIT_PATIENCE_S
+    for save in tuple(_running):
+        save.end(max(0.0, until - time.monotonic()))

@@ -203,3 +203,18 @@ except CollectiveFailed as error:
     print("CollectiveFailed", error)
 print(membership.place.is_reduced, model.weight.item())
 """
+
+
+def test_a_script_that_ends_while_it_saves_ends_with_its_own_code(tmp_path: Path) -> None:
+    """And what it was saving is there: it has only forgotten to close."""
+    program = (
+        "import sys, torch, everstep\n"
+        "model = torch.nn.Linear(3000, 3000)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "tiers = everstep.Tiers.from_environment(EVERSTEP_DURABLE_URL=sys.argv[1])\n"
+        "everstep.Checkpointer(durable_every=1, tiers=tiers).step(everstep.State(model=model, optimizer=optimizer), 1)\n"
+        "sys.exit(3)\n"
+    )
+    done = python("-c", program, (tmp_path / "objects").as_uri(), folder=tmp_path)
+    assert done.returncode == 3, done.stderr
+    assert len(list((tmp_path / "objects").rglob("manifests/*.json"))) == 1
