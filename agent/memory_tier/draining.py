@@ -29,11 +29,10 @@ from .store import Store
 from .superseding import Superseding
 
 log = logging.getLogger(__name__)
-
 IDLE_S = 15.0
 """How long nothing is looked at when nothing is to be done."""
-HOPELESS_S = 600.0
-"""A step that has not moved for so long, while a newer one is durable, has lost a shard somewhere."""
+HOPELESS_S, TORN_S = 600.0, 5.0
+"""A step that has not moved for so long, while a newer one is durable, has lost a shard; for ``TORN_S``, if all nodes say that they lack it too."""
 ORDER_S = 30.0
 """How long a step that other ranks have not put yet keeps those after it from being committed before it."""
 _FIRST_LOOK_S = 0.1
@@ -67,7 +66,7 @@ class Draining:
         self._node, self._now = node, now
         self._committed = Committed(now=now, report=report)
         self._stopped = threading.Event()
-        pieces = None if pace_bytes_per_s is None else paced(pace_bytes_per_s, self._stopped.wait)
+        pieces = paced(pace_bytes_per_s, self._stopped.wait) if pace_bytes_per_s else None
         self._durable = Durable(objects, pieces=pieces, superseded=self._committed.superseded)
         self._discards = discards
         self._superseding = Superseding(self._durable)
@@ -258,7 +257,7 @@ class Draining:
         self._inherit(pending, seals)
         if pending.is_free or len(pending.others) > before:
             pending.moved(self._now())
-        self._give_up_if_hopeless(save, pending)
+        self._give_up_if_hopeless(save, pending, seals)
         is_waited_for = left is not None and self._now() < pending.moved_at + ORDER_S
         most_s = _MOST_LOOK_IN_ORDER_S if is_waited_for else _MOST_LOOK_S
         pending.look_again(self._now(), first_s=_FIRST_LOOK_S, most_s=most_s)
@@ -340,9 +339,12 @@ class Draining:
         held = self._store.find(manifest.namespace, manifest.world_size, manifest.step, manifest.save)
         self._committed.add(manifest, is_ours=held is not None or manifest.world_size in pending.put)
 
-    def _give_up_if_hopeless(self, save: Save, pending: Pending) -> None:
+    def _give_up_if_hopeless(self, save: Save, pending: Pending, seals: tuple[Seal, ...]) -> None:
         newest = self.newest(save.namespace)
-        if newest is not None and newest[0] > save.step and self._now() - pending.moved_at > HOPELESS_S:
+        still_s = self._now() - pending.moved_at
+        if newest is None or newest[0] <= save.step or still_s <= TORN_S:
+            return
+        if still_s > HOPELESS_S or self._heirs.is_torn([*seals, *pending.put.values(), *pending.others.values()], save):
             self._give_up(save, "a shard of it was lost before it was put, and a newer step is durable")
             self._leftovers += pending.put.values()
 

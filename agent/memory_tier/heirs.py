@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 
-from everstep.shards import Seal
+from everstep.shards import Seal, ShardKind
 
 from .backlog import Save
 from .peers import PeerAway, Peers
@@ -46,6 +46,18 @@ class Heirs:
                 )
                 taken.add(seal.stamp)
         return taken
+
+    def is_torn(self, known: Iterable[Seal], save: Save) -> bool:
+        """Whether a shard of a save is nowhere: neither among ``known`` nor on another node. False also while a peer does not answer."""
+        parts = list(known)
+        try:
+            for peer in self._peers.all():
+                parts += self._peers.inventory(peer, save.namespace)
+        except PeerAway:
+            return False
+        held = {seal.index: seal.kind for seal in parts if (seal.namespace, seal.step, seal.save) == save}
+        heads = [index for index, kind in held.items() if kind is ShardKind.METADATA]
+        return not any(held.keys() >= set(range(head)) for head in heads)
 
     def _inventories(self, namespace: str) -> Iterator[tuple[str, tuple[Seal, ...]]]:
         for peer in self._peers.all():

@@ -10,6 +10,7 @@ import pytest
 from agent.memory_tier.commit import Durable, seal_key_of, shard_key_of
 from agent.memory_tier.objects import Objects, StoreAway
 from everstep.shards import Manifest, manifest_key, superseded_key
+from everstep.tiers import TierPeer
 from tests.agent.memory_tier.nodes import KIB, Clock, Node, content, planned, settle
 
 
@@ -256,11 +257,24 @@ def test_a_step_that_lost_a_shard_is_given_up_when_a_newer_one_is_durable_and_ti
     assert steps(objects) == (), "the older one may still come"
     settle(clock, node, seconds=40)
     assert steps(objects) == (20,)
-    assert node.draining.protected("ns") == {10}
-    settle(clock, node, seconds=650)
+    settle(clock, node, seconds=20)
     assert node.draining.protected("ns") == frozenset()
     assert "step 10" in node.draining.backlog().note
     assert not [key for key in objects.list("ns/") if "step_10" in key], "what was put of it is taken back"
+
+
+def test_a_step_whose_shard_may_be_on_a_node_that_does_not_answer_is_waited_for_much_longer(nodes, objects, clock):
+    node = nodes("a")
+    node.plan(peers=(TierPeer("away", "127.255.255.1"),))
+    node.save(10, content())
+    node.save(10, content(), world=2)
+    node.save(20, content())
+    node.save(20, content(), world=1)
+    settle(clock, node, seconds=120)
+    assert steps(objects) == (20,)
+    assert node.draining.protected("ns") == {10}
+    settle(clock, node, seconds=650)
+    assert node.draining.protected("ns") == frozenset()
 
 
 def test_memory_that_is_needed_takes_the_oldest_waiting_step_and_never_the_newest_complete_one(nodes, objects, clock):
