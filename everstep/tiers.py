@@ -121,8 +121,9 @@ class CopiesReport(Wire):
 
 @dataclass(frozen=True)
 class DurableReport(Wire):
-    """A step has been committed to the object store by this node, all its shards first; or, ``is_withdrawn``, its manifest has been put aside, because
-    training went back before it. ``at`` is when.
+    """A step has been committed to the object store by this node, all its shards first; ``at`` is when.
+
+    ``is_withdrawn``: its manifest has been put aside since, because training went back before it.
     """
 
     namespace: str

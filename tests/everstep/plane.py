@@ -207,8 +207,11 @@ class Plane:
 
     def _hear(self, report: Report) -> None:
         job = self.jobs.get(getattr(report, "job", ""))
-        if job is None:
-            return  # of checkpoints, which name their namespace
+        if job is not None:  # else of checkpoints, which name their namespace
+            self._hear_of(job, report)
+            self._news.set()
+
+    def _hear_of(self, job: Job, report: Report) -> None:
         match report:
             case ProcessReport(status=ProcessStatus.EXITED):
                 self._hear_exit(job, report)
@@ -229,7 +232,6 @@ class Plane:
                 job.commits += [(report.generation, step.step, step.at) for step in report.steps]
             case FailedReport():
                 self._failure = f"{report.process} failed in generation {report.generation}:\n{report.traceback}"
-        self._news.set()
 
     def _hear_broken(self, job: Job, report: BrokenReport) -> None:
         job.broken.append(report)
