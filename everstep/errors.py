@@ -70,6 +70,10 @@ class TierAway(EverstepError):
     """The memory tier of this node does not answer; saves go to the object store until it does."""
 
 
+class NoTier(TierAway):
+    """This node has no memory tier; TieredStorageConfig of its cluster switches it on."""
+
+
 class CheckpointMissing(EverstepError):
     """There is no complete checkpoint of this namespace in any tier."""
 

@@ -8,10 +8,11 @@ import socket
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from everstep.checkpoint.segments import Descriptor, Lease, Mapped, Readable
-from everstep.errors import SaveRefused, TierAway
+from everstep.errors import NoTier, SaveRefused, TierAway
 from everstep.handover import PROTOCOL_VERSION, Ask, Conversation
 from everstep.shards import Seal, ShardKind, StepFound
 
@@ -37,6 +38,11 @@ class Memory:
     def segments(self) -> tuple[str, ...]:
         """Those that are mapped in this process."""
         return tuple(self._mapped)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether this node has a tier now. One that has crashed leaves its socket's name behind, and is there: it is started again."""
+        return Path(self._socket_path).exists()
 
     def status(self) -> Mapping[str, Any]:
         return self._ask({"ask": Ask.STATUS.value})
@@ -162,6 +168,8 @@ class Memory:
         except OSError as error:
             connection.close()
             self.forget()
+            if isinstance(error, FileNotFoundError):
+                raise NoTier from error
             message = f"the memory tier of this node does not answer at {self._socket_path}: {error}"
             raise TierAway(message) from error
         line = Line(connection)

@@ -19,7 +19,7 @@ from everstep.checkpoint.copies import digest_of
 from everstep.checkpoint.doors import Doors
 from everstep.checkpoint.memory import Memory, MemoryShard
 from everstep.checkpoint.reading import StepReader
-from everstep.errors import CheckpointUnreadable, EverstepError, SaveFailed, SaveRefused, TierAway
+from everstep.errors import CheckpointUnreadable, EverstepError, NoTier, SaveFailed, SaveRefused, TierAway
 from everstep.shards import Holder, Manifest, Seal, ShardKind, StepFound
 
 log = logging.getLogger("everstep.checkpoint")
@@ -47,6 +47,11 @@ class Tiers:
     @property
     def has_memory(self) -> bool:
         return self.memory is not None
+
+    @property
+    def is_memory_there(self) -> bool:
+        """Whether a memory tier that is configured is switched on now."""
+        return self.memory is not None and self.memory.is_there
 
     @property
     def has_store(self) -> bool:
@@ -156,6 +161,8 @@ class Tiers:
         for ask in (self._find_in_memory, self._find_durable):
             try:
                 found = found or ask(step, limit)
+            except NoTier:
+                continue  # nobody to ask, and nothing that could be there: no memory tier of this cluster is on
             except (TierAway, SaveRefused, OSError) as error:
                 log.warning("a tier is not asked for checkpoints: %s", error)
                 away = error

@@ -134,7 +134,7 @@ class Checkpoints:
         tier that knows of nothing: to begin anew over a step that is there would be the worst of all answers.
         """
         began = time.monotonic()
-        sure_after_s = 0.0 if not self._checkpointer.tiers.has_memory else _SURE_AFTER_S
+        sure_after_s = _SURE_AFTER_S if self._checkpointer.tiers.is_memory_there else 0.0
         while True:
             seen, trouble = self._look()
             looked_s = time.monotonic() - began
