@@ -169,7 +169,8 @@ class Memory:
             connection.close()
             self.forget()
             if isinstance(error, FileNotFoundError):
-                raise NoTier from error
+                message = "this node has no memory tier now; TieredStorageConfig of its cluster switches it on"
+                raise NoTier(message) from error
             message = f"the memory tier of this node does not answer at {self._socket_path}: {error}"
             raise TierAway(message) from error
         line = Line(connection)

@@ -139,9 +139,22 @@ def test_a_step_that_is_not_durable_has_no_place_without_a_memory_tier(tmp_path:
 
 
 def test_a_tier_that_is_away_is_not_an_empty_one(tmp_path: Path):
-    tiers = Tiers.from_environment({}, EVERSTEP_CHECKPOINT_SOCKET=str(tmp_path / "nobody"), EVERSTEP_NAMESPACE="ns")
+    """One that was killed leaves its socket's name behind."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as crashed:
+        crashed.bind(str(tmp_path / "crashed"))
+    tiers = Tiers.from_environment({}, EVERSTEP_CHECKPOINT_SOCKET=str(tmp_path / "crashed"), EVERSTEP_NAMESPACE="ns")
+    assert tiers.is_memory_there
     with pytest.raises(TierAway, match="must not begin anew on a guess"):
         tiers.latest()
+
+
+def test_a_tier_that_is_switched_off_keeps_nobody_from_beginning(tmp_path: Path):
+    """Every process is told where the tier of its node would be: it may be switched on while the job runs."""
+    tiers = Tiers.from_environment({}, EVERSTEP_CHECKPOINT_SOCKET=str(tmp_path / "nobody"), EVERSTEP_NAMESPACE="ns")
+    assert not tiers.is_memory_there
+    assert tiers.latest() == ()
+    with pytest.raises(SaveRefused, match="TieredStorageConfig of its cluster switches it on"):
+        write_shard(tiers, Whose(1, 0, "s", False), [Part("blob", None, b"1")])
 
 
 def test_a_tier_that_answers_nonsense_is_away_and_not_an_error_of_json(tmp_path: Path):
@@ -207,7 +220,7 @@ def test_a_tier_that_is_switched_off_gets_the_memory_back_that_was_mapped_here(t
         assert tiers.memory.segments
         nodes.tell(allocation_percent=None)
         until(lambda: not tiers.memory.segments, "the segment is unmapped")
-        with pytest.raises(SaveRefused, match="does not answer"):
+        with pytest.raises(SaveRefused, match="has no memory tier now"):
             write_shard(tiers, Whose(2, 0, "s", False), [Part("blob", None, b"x" * 1000)])
         nodes.tell(allocation_percent=25)
         until(nodes[0]._serves, "the tier is on again")
