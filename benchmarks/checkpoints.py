@@ -346,7 +346,9 @@ def main() -> int:
         for name in options.only:
             print(f"{name} …", flush=True)
             try:
-                rows += GROUPS[name](bench)
+                found = GROUPS[name](bench)
+                rows += found
+                show(found)  # now, as what is interrupted later has measured this all the same
             except Exception:  # noqa: BLE001  (the other groups are measured all the same)
                 traceback.print_exc()
                 is_whole = False
