@@ -234,7 +234,7 @@ def _shard(index: int, view: FullView) -> ShardShape:
         kind=None if size is None else "Metadata" if index == size else "Data",
         bytes=held[0].nbytes if held else None,
         digest=digests.pop() if len(digests) == 1 else None,
-        holders=tuple(_holder(copy, view) for copy in copies),
+        holders=tuple(sorted((_holder(copy, view) for copy in copies), key=lambda one: (one.instance_id or "", one.node_id))),
     )
 
 

@@ -113,6 +113,7 @@ def test_nodes_show_every_member_that_is_not_said_to_be_absent(sagemaker, sessio
                     settle_failed(session, node, why="of a test", now=NOW)
             logical_id = node.logical_id
         details.append(sagemaker.describe_cluster_node(ClusterName=name, NodeLogicalId=logical_id))
-        summaries.append(sagemaker.list_cluster_nodes(ClusterName=name, IncludeNodeLogicalIds=True, MaxResults=1))
+        first = sagemaker.list_cluster_nodes(ClusterName=name, IncludeNodeLogicalIds=True, MaxResults=1)
+        summaries += [first, sagemaker.list_cluster_nodes(ClusterName=name, IncludeNodeLogicalIds=True)]
     assert unseen("DescribeClusterNode", details) == (set(), set())
     assert unseen("ListClusterNodes", summaries) == (set(), set())

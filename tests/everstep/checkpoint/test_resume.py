@@ -78,7 +78,7 @@ def test_a_run_killed_whole_goes_on_from_the_object_store_as_if_unbroken(tmp_pat
     assert_as_unbroken(tmp_path, broken, reference)
     restored = [report for report in broken.reformed if report.generation == 2]
     assert [report.source for report in restored] == [Source.STORE] * 2
-    assert {report.step for report in restored} <= {10, 15}
+    assert {report.step for report in restored} <= {5, 10, 15}
     assert all(report.bytes_moved > 10_000 for report in restored)
     assert len(broken.pids) == 4
 
@@ -93,8 +93,9 @@ def test_a_run_killed_whole_goes_on_from_memory_without_reading_the_store(tmp_pa
     assert_as_unbroken(tmp_path, broken, reference)
     restored = [report for report in broken.reformed if report.generation == 2]
     assert [report.source for report in restored] == [Source.MEMORY] * 2
-    assert len({report.step for report in restored} & {10, 15}) == 1  # that of step 15 may have been cut off
-    assert {report.step for report in broken.saved} >= {5, 10, 20}
+    (step,) = {report.step for report in restored}
+    assert step in {5, 10, 15}, "a save is left out while the one before has not ended, and the last may have been cut off"
+    assert {report.step for report in broken.saved} >= {5, 20}
     assert all(report.stall_s < report.seconds and report.nbytes > 10_000 for report in broken.saved)
 
 
