@@ -213,6 +213,8 @@ def cold(ranks: Ranks) -> None:
     body = Body(ranks, ranks.told["mib"], ranks.told["count"])
     (found,) = of_environment().latest()
     folder, store = Path(ranks.told["folder"]) / "dcp", Path(ranks.told["store"])
+    shards = sorted((path for path in store.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)[-ranks.world :]
+    buffer = memoryview(bytearray(shards[ranks.rank].stat().st_size))
     for is_cold in (True, False):
         kind = "cold" if is_cold else "page-cached"
         for _ in range(ranks.told["rounds"]):
@@ -220,9 +222,19 @@ def cold(ranks: Ranks) -> None:
             forget(ranks, folder, is_cold=is_cold)
             ranks.timed(f"dcp.load, {kind}", lambda: dcp.load(body.sharded, checkpoint_id=str(folder)))
             forget(ranks, store, is_cold=is_cold)
+            ranks.timed(f"bare read, {kind}", lambda: _read_bare(shards[ranks.rank], buffer))
+            forget(ranks, store, is_cold=is_cold)
             ranks.timed(f"StepReader, {kind}", lambda: _load(ranks, body, found, verify=True))
             forget(ranks, store, is_cold=is_cold)
             ranks.timed(f"TieredReader, {kind}", lambda: dcp.load({"model": body.sharded}, storage_reader=everstep.TieredReader()))
+
+
+def _read_bare(path: Path, into: memoryview) -> None:
+    """The same bytes by nothing but reads: what the disk and the kernel take."""
+    with path.open("rb", buffering=0) as file:
+        at = 0
+        while got := file.readinto(into[at:]):
+            at += got
 
 
 def forget(ranks: Ranks, folder: Path, *, is_cold: bool) -> None:

@@ -9,12 +9,16 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from agent.memory_tier.hashing import Digest
+from agent.memory_tier.held import replica_of
 from agent.memory_tier.segments import Segment
-from agent.memory_tier.store import Sealing, Store
+from agent.memory_tier.store import Store
 from everstep.shards import Seal
 
 PATIENCE_S = 60.0
 """How long the first part of a replica waits for another one."""
+_PIECE = 1 << 20
+"""So much of the first part is received and then hashed, while it is in a processor's cache."""
 
 
 @dataclass(eq=False)
@@ -25,6 +29,11 @@ class _Arrival:
     writers: int = 0
     spans: set[tuple[int, int]] = field(default_factory=set)
     is_broken: bool = False
+    asked: list[tuple[int, int]] = field(default_factory=list)
+    begun: Digest | None = None
+    """Of the first part, as it came."""
+    is_twofold: bool = False
+    """Whether two writers had bytes in common: what the one has hashed the other may have overwritten."""
 
     def is_whole(self, size: int) -> bool:
         end = 0
@@ -63,11 +72,11 @@ class Arrivals:
             with arrival.making:
                 if arrival.segment is None:
                     arrival.segment = self._store.take(seal.namespace, seal.index, seal.step, seal.size)
-            fill(arrival.segment.body[start:end])
+            self._fill(arrival, arrival.segment.body, (start, end), fill)
             is_filled = True
         finally:
             whole = self._leave(seal, arrival, (start, end) if is_filled else None)
-        return self._sealed(seal, whole) if whole is not None else None
+        return self._sealed(seal, whole, None if arrival.is_twofold else arrival.begun) if whole is not None else None
 
     def sweep(self, *, all_of_them: bool = False) -> None:
         """Gives back what nobody goes on with."""
@@ -88,6 +97,22 @@ class Arrivals:
             arrival.writers += 1
             return arrival
 
+    def _fill(self, arrival: _Arrival, body: memoryview, span: tuple[int, int], fill: Callable[[memoryview], None]) -> None:
+        """The first part is hashed as it comes, so that less is left to hash when all has come."""
+        start, end = span
+        with self._lock:
+            arrival.is_twofold |= any(start < stop and first < end for first, stop in arrival.asked)
+            arrival.asked.append(span)
+            begun = Digest() if start == 0 and arrival.begun is None else None
+            arrival.begun = arrival.begun or begun
+        if begun is None:
+            fill(body[start:end])
+            return
+        for at in range(start, end, _PIECE):
+            piece = body[at : min(at + _PIECE, end)]
+            fill(piece)
+            begun.add(piece)
+
     def _leave(self, seal: Seal, arrival: _Arrival, span: tuple[int, int] | None) -> Segment | None:
         """The segment, for the last writer of a whole one to seal. While others write nobody may: they would write into what is sealed."""
         with self._lock:
@@ -106,9 +131,9 @@ class Arrivals:
         self._give_back(arrival)
         return None
 
-    def _sealed(self, seal: Seal, segment: Segment) -> Seal:
+    def _sealed(self, seal: Seal, segment: Segment, begun: Digest | None) -> Seal:
         try:
-            return self._store.seal(segment, replica_of(seal))
+            return self._store.seal(segment, replica_of(seal), begun=begun)
         except BaseException:
             self._store.abandon(segment)
             raise
@@ -116,20 +141,3 @@ class Arrivals:
     def _give_back(self, arrival: _Arrival) -> None:
         if arrival.segment is not None:
             self._store.abandon(arrival.segment)
-
-
-def replica_of(seal: Seal) -> Sealing:
-    """It says what its original says; only its stamp is its own."""
-    return Sealing(
-        namespace=seal.namespace,
-        index=seal.index,
-        step=seal.step,
-        kind=seal.kind,
-        nbytes=seal.size,
-        save=seal.save,
-        origin=seal.origin,
-        is_durable=seal.is_durable,
-        shard_meta=seal.shard_meta,
-        digest=seal.digest,
-        written_at=seal.written_at,
-    )

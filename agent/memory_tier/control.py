@@ -12,19 +12,17 @@ import logging
 import queue
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+from agent.memory_tier.local_socket import LocalSocket, hang_up
 from everstep.protocol import Fault, FaultReport
 from everstep.tiers import TierPlan
 
 log = logging.getLogger(__name__)
 
 _LONGEST_LINE = 64 << 20
-_NO_DESCRIPTOR_S = 0.02
-"""Until it is tried again to accept an agent for which this process had no descriptor left."""
 _MOST_WAITING = 100_000
 """An agent that does not listen is hung up on: when it comes back it is told everything anew."""
 
@@ -50,29 +48,18 @@ class Control:
         self._greet = greet
         self._lock = threading.Lock()
         self._talk: _Talk | None = None
-        self._listener: socket.socket | None = None
-        self._accepting: threading.Thread | None = None
+        self._socket: LocalSocket | None = None
 
     def start(self) -> None:
         """Raises OSError."""
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._path.unlink(missing_ok=True)
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(str(self._path))
-        self._path.chmod(0o600)
-        self._listener.listen()
-        self._accepting = threading.Thread(target=self._accept, args=(self._listener,), name="control", daemon=True)
-        self._accepting.start()
+        self._socket = LocalSocket(self._path, self._meet, name="control")
 
     def stop(self) -> None:
         """What has been reported by now is still told to an agent that listens."""
-        listener, self._listener = self._listener, None
-        if listener is None:
+        local, self._socket = self._socket, None
+        if local is None:
             return
-        self._path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
+        local.close()
         with self._lock:
             talk, self._talk = self._talk, None
         if talk is not None:
@@ -85,21 +72,13 @@ class Control:
         if talk is not None:
             talk.tell(report)
 
-    def _accept(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                if self._listener is not listener:
-                    return
-                time.sleep(_NO_DESCRIPTOR_S)
-                continue
-            talk = _Talk(connection)
-            with self._lock:
-                before, self._talk = self._talk, talk
-            if before is not None:
-                before.hang_up()
-            threading.Thread(target=self._converse, args=(talk,), name="control-talk", daemon=True).start()
+    def _meet(self, connection: socket.socket) -> None:
+        talk = _Talk(connection)
+        with self._lock:
+            before, self._talk = self._talk, talk
+        if before is not None:
+            before.hang_up()
+        threading.Thread(target=self._converse, args=(talk,), name="control-talk", daemon=True).start()
 
     def _converse(self, talk: _Talk) -> None:
         talk.start()
@@ -160,8 +139,7 @@ class _Talk:
         self.hang_up()
 
     def hang_up(self) -> None:
-        with contextlib.suppress(OSError):
-            self._connection.shutdown(socket.SHUT_RDWR)
+        hang_up(self._connection)
 
     def _write(self) -> None:
         try:

@@ -11,13 +11,13 @@ import logging
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from agent.memory_tier.authority import Authority, Forbidden
+from agent.memory_tier.local_socket import LocalSocket, hang_up
 from agent.memory_tier.seals import MOST_INDEX
 from agent.memory_tier.store import Corrupt, Gone, NoRoom, Sealing, Segment, Store
 from everstep.handover import PROTOCOL_VERSION, Ask, Conversation
@@ -26,10 +26,7 @@ from everstep.tiers import NamespacePlan
 
 log = logging.getLogger(__name__)
 
-_BACKLOG = 256
 _MOST = 10**18 - 1
-_NO_DESCRIPTOR_S = 0.02
-"""Until it is tried again to accept a conversation for which this process had no descriptor left."""
 _PATIENCE_S = 2.0
 """How long the end of a conversation is waited for: what it asked last may be waiting for something."""
 
@@ -74,52 +71,32 @@ class Handover:
         """``relieve`` applies retention now: it is called before a save is refused for want of room."""
         self._path = path
         self._desk = _Desk(node, store, authority, steps, relieve)
-        self._listener: socket.socket | None = None
+        self._socket: LocalSocket | None = None
         self._lock = threading.Lock()
         self._talks: dict[socket.socket, threading.Thread] = {}
-        self._accepting: threading.Thread | None = None
 
     def start(self) -> None:
         """Raises OSError."""
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._path.unlink(missing_ok=True)
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(str(self._path))
-        self._path.chmod(0o600)
-        self._listener.listen(_BACKLOG)
-        self._accepting = threading.Thread(target=self._accept, args=(self._listener,), name="handover", daemon=True)
-        self._accepting.start()
+        self._socket = LocalSocket(self._path, self._greet, name="handover")
 
     def stop(self) -> None:
         """Ends every conversation; what was being filled is given back."""
-        listener, self._listener = self._listener, None
-        if listener is None:
+        local, self._socket = self._socket, None
+        if local is None:
             return
-        self._path.unlink(missing_ok=True)
-        _hang_up(listener)
-        listener.close()
-        if self._accepting is not None:
-            self._accepting.join()
+        local.close()
         with self._lock:
             talks = list(self._talks.items())
         for connection, _ in talks:
-            _hang_up(connection)
+            hang_up(connection)
         for _, thread in talks:
             thread.join(_PATIENCE_S)
 
-    def _accept(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                if self._listener is not listener:
-                    return
-                time.sleep(_NO_DESCRIPTOR_S)
-                continue
-            thread = threading.Thread(target=self._converse, args=(connection,), name="handover-talk", daemon=True)
-            with self._lock:
-                self._talks[connection] = thread
-            thread.start()
+    def _greet(self, connection: socket.socket) -> None:
+        thread = threading.Thread(target=self._converse, args=(connection,), name="handover-talk", daemon=True)
+        with self._lock:
+            self._talks[connection] = thread
+        thread.start()
 
     def _converse(self, connection: socket.socket) -> None:
         talk = _Talk(self._desk)
@@ -318,8 +295,3 @@ def _count(asked: dict[str, Any], name: str) -> int:
         message = f"{name} must be a whole number from 0 on, not {value!r}"
         raise ValueError(message)
     return value
-
-
-def _hang_up(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)

@@ -14,23 +14,28 @@ CHUNK_BYTES = 4 << 20
 
 
 class Digest:
-    """A digest that grows with what is received."""
+    """A digest that grows with what is received; ``nbytes`` of it so far."""
 
     def __init__(self) -> None:
         self._state = xxhash.xxh3_128()
+        self.nbytes = 0
 
     def add(self, view: memoryview) -> None:
         self._state.update(view)
+        self.nbytes += len(view)
 
     @property
     def hex(self) -> str:
         return self._state.hexdigest()
 
 
-def digest(view: memoryview, *, between: Callable[[int], None] | None = None) -> str:
-    """In lower-case hex. ``between`` is called after each chunk with its number of bytes: it may wait, or raise to stop."""
-    grown = Digest()
-    for start in range(0, len(view), CHUNK_BYTES):
+def digest(view: memoryview, *, begun: Digest | None = None, between: Callable[[int], None] | None = None) -> str:
+    """In lower-case hex. ``begun`` is that of the first bytes of the view, and is used up.
+
+    ``between`` is called after each chunk with its number of bytes: it may wait, or raise to stop.
+    """
+    grown = begun or Digest()
+    for start in range(grown.nbytes, len(view), CHUNK_BYTES):
         chunk = view[start : start + CHUNK_BYTES]
         grown.add(chunk)
         if between is not None:

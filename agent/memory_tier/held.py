@@ -40,6 +40,23 @@ class Sealing:
     written_at: float | None = None
 
 
+def replica_of(seal: Seal) -> Sealing:
+    """It says what its original says; only its stamp is its own."""
+    return Sealing(
+        namespace=seal.namespace,
+        index=seal.index,
+        step=seal.step,
+        kind=seal.kind,
+        nbytes=seal.size,
+        save=seal.save,
+        origin=seal.origin,
+        is_durable=seal.is_durable,
+        shard_meta=seal.shard_meta,
+        digest=seal.digest,
+        written_at=seal.written_at,
+    )
+
+
 @dataclass(frozen=True)
 class Change:
     """A shard has come or gone. SEALED with ``why`` "adopted": it was here before this process was, and its bytes are good."""

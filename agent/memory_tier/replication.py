@@ -19,7 +19,7 @@ from everstep.shards import Seal
 from everstep.tiers import CopyStatus, NamespacePlan, TierPeer, TierPlan
 
 from .copies import Copies, Push, Shard, shard_of
-from .held import Change, Corrupt, Gone, Sealing
+from .held import Change, Corrupt, Gone, replica_of
 from .outage import Outage
 from .peers import PeerAway, PeerRefused, Peers
 from .placing import Place, order
@@ -34,6 +34,7 @@ LOOK_S = 15.0
 FULL_S = 5.0
 """How long a peer that had no room is not asked again."""
 MOST_AWAY_S = 5.0
+_MOST_REPAIRS = 8
 _WORKERS = 2
 _LOOKS_AT_ONCE = 8
 
@@ -209,7 +210,7 @@ class Replication:
             return False
         try:
             self._peers.fetch(peer, seal, segment.body[: seal.size])
-            self._store.seal(segment, sealing_of(seal))
+            self._store.seal(segment, replica_of(seal))
         except Corrupt as corrupt:
             self._store.abandon(segment)
             log.warning("node %s sent bytes that are not those of the seal: %s", peer.node, corrupt)
@@ -355,23 +356,3 @@ class Replication:
                 delay_s = FULL_S
             with self._news:
                 self._news.wait_for(lambda: self._is_stopped or self._changes != seen, delay_s)  # noqa: B023  (used at once)
-
-
-_MOST_REPAIRS = 8
-
-
-def sealing_of(seal: Seal) -> Sealing:
-    """A replica is sealed as its original was, but for the stamp."""
-    return Sealing(
-        namespace=seal.namespace,
-        index=seal.index,
-        step=seal.step,
-        kind=seal.kind,
-        nbytes=seal.size,
-        save=seal.save,
-        origin=seal.origin,
-        is_durable=seal.is_durable,
-        shard_meta=seal.shard_meta,
-        digest=seal.digest,
-        written_at=seal.written_at,
-    )

@@ -137,12 +137,12 @@ class Store:
             if segment is not None:
                 return segment
 
-    def seal(self, segment: Segment, asked: Sealing) -> Seal:
-        """Hashes what has been written and commits it. Raises Corrupt; then, as after any error, the segment is still the caller's to abandon."""
+    def seal(self, segment: Segment, asked: Sealing, *, begun: hashing.Digest | None = None) -> Seal:
+        """Hashes what has been written, but for what ``begun`` has, and commits it. Raises Corrupt; then, as after any error, the segment is still the caller's to abandon."""
         if asked.nbytes > segment.capacity:
             message = f"{asked.nbytes} bytes cannot be in a segment of {segment.capacity}"
             raise ValueError(message)
-        found = hashing.digest(segment.body[: asked.nbytes])
+        found = hashing.digest(segment.body[: asked.nbytes], begun=begun)
         if asked.digest is not None and asked.digest != found:
             message = f"shard {asked.index} of step {asked.step}: digest {found}, promised was {asked.digest}"
             raise Corrupt(message)

@@ -65,6 +65,11 @@ class Cold:
         self._store = open_store(url)
         self._readers = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="everstep-cold")
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the store is a folder of this machine."""
+        return self._root is not None
+
     def steps(self, namespace: str) -> tuple[int, ...]:
         """The durable steps, newest first."""
         self.counts.lists += 1

@@ -26,6 +26,9 @@ _LIKELY_TAIL = 64 << 10
 class Copy:
     """One copy of one shard. ``source`` is "memory", "peer" or "store"; ``where`` is for a person; ``digest`` "" if nobody knows it."""
 
+    is_waited_for = True
+    """Whether a reader of it waits, for a network; else it copies, from this machine's page cache."""
+
     def __init__(self, source: str, where: str, size: int, digest: str) -> None:
         self.source = source
         self.where = where
@@ -75,6 +78,8 @@ class Copy:
 class LocalCopy(Copy):
     """A segment of this node. ``body`` is its mapping."""
 
+    is_waited_for = False
+
     def __init__(self, lease: Lease, memory: Memory) -> None:
         super().__init__("memory", "this node's memory", lease.seal.size, lease.seal.digest)
         self.lease = lease
@@ -114,6 +119,7 @@ class StoredCopy(Copy):
     def __init__(self, cold: Cold, manifest: Manifest, index: int) -> None:
         shard = manifest.shards[index]
         super().__init__("store", "the object store", shard.size, shard.digest)
+        self.is_waited_for = not cold.is_local
         self._cold = cold
         self._key = shard_key(manifest.namespace, index, manifest.step, manifest.world_size)
 
@@ -138,9 +144,10 @@ class Hashing:
     def __init__(self) -> None:
         self._hashing = xxhash.xxh3_128()
 
-    def add(self, part: memoryview) -> None:
-        for start in range(0, len(part), _HASHED_AT_ONCE):
-            self._hashing.update(part[start : start + _HASHED_AT_ONCE])
+    def add(self, parts: Sequence[memoryview]) -> None:
+        for part in parts:
+            for start in range(0, len(part), _HASHED_AT_ONCE):
+                self._hashing.update(part[start : start + _HASHED_AT_ONCE])
 
     @property
     def digest(self) -> str:
@@ -150,8 +157,7 @@ class Hashing:
 def digest_of(parts: Sequence[memoryview]) -> str:
     """``shards.DIGEST`` of the bytes, one behind the other."""
     hashing = Hashing()
-    for part in parts:
-        hashing.add(part)
+    hashing.add(parts)
     return hashing.digest
 
 

@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import stat
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -25,6 +26,11 @@ def home(tmp_path):
 def dsn(home):
     password, port = credentials.load(home).database_password, state.read(home).database_port
     return f"postgresql://everstep:{password}@127.0.0.1:{port}/everstep"
+
+
+def is_stopped(pid):
+    """Whether each of its threads stands still: a signal sent before that may yet be obeyed by one that runs."""
+    return all(task.read_text().rpartition(")")[2].split()[0] == "T" for task in Path(f"/proc/{pid}/task").glob("*/stat"))
 
 
 def test_a_service_starts_only_after_those_it_needs_are_ready(home):
@@ -103,6 +109,7 @@ def test_a_start_ends_services_that_outlived_a_killed_supervisor(home):
     with running(home) as stack:
         web = stack.key("web")
         os.kill(web.pid, signal.SIGSTOP)  # it cannot obey the signal of its parent's death
+        eventually(lambda: is_stopped(web.pid), seconds=10)
         stack.kill()
         home.state.unlink()
         assert procfs.is_alive(web)

@@ -92,9 +92,7 @@ def _work(pipe: Connection) -> None:
             del os.environ[name]
         os.environ.update(environment)
         try:
-            dist.init_process_group(
-                "gloo", init_method=meeting, rank=rank, world_size=world, timeout=timedelta(seconds=_PATIENCE_S - 10)
-            )
+            _meet(meeting, rank, world)
             answer = (number, True, program(rank, world, *arguments))
         except BaseException:  # noqa: BLE001  (CheckpointException is one)
             answer = (number, False, traceback.format_exc())
@@ -102,3 +100,24 @@ def _work(pipe: Connection) -> None:
             if dist.is_initialized():
                 dist.destroy_process_group()
         pipe.send(answer)
+
+
+def _meet(meeting: str, rank: int, world: int) -> None:
+    """Form the group, and wait until all have: a rank that leaves while another still connects makes that one fail."""
+    import torch.distributed as dist  # noqa: PLC0415
+
+    patience = timedelta(seconds=_PATIENCE_S - 10)
+    try:
+        dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world, timeout=patience)
+    except BaseException:
+        _forget_the_failed_group()
+        raise
+    dist.barrier()
+
+
+def _forget_the_failed_group() -> None:
+    """A failed construction leaves torch's count of groups raised, and with it the name under which the next one would look for its peers."""
+    import torch.distributed as dist  # noqa: PLC0415
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.destroy_process_group()
