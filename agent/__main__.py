@@ -19,6 +19,8 @@ from agent.identity import Identity
 from agent.lifecycle import Lifecycle
 from agent.logs import Logs
 from agent.loop import Agent, Parts
+from agent.monitor import Monitor
+from agent.notices import Notices
 from agent.outbox import Outbox
 from agent.pauses import Pauses
 from agent.settings import Settings, SettingsError
@@ -83,14 +85,20 @@ def _parts(settings: Settings, clock: Callable[[], float], environ: dict[str, st
         faults=Faults(
             settings.instance_id, state_dir, find=supervisor.record, strike=tier.strike, report=outbox.put, told=outbox.emptied
         ),
-        examiner=Examiner(
-            address=settings.address,
-            processors=settings.vcpus,
-            state_dir=state_dir,
-            environment=unsealed,
-            report=outbox.put,
-        ),
+        examiner=_examiner(settings, unsealed, outbox),
         tier=tier,
+        monitor=Monitor(node_id=settings.instance_id, state_dir=state_dir, environment=unsealed, report=outbox.put),
+        notices=Notices(state_dir=state_dir, environment=unsealed, tell=supervisor.evacuate, report=outbox.put),
+    )
+
+
+def _examiner(settings: Settings, environment: dict[str, str], outbox: Outbox) -> Examiner:
+    return Examiner(
+        address=settings.address,
+        processors=settings.vcpus,
+        state_dir=settings.state_dir,
+        environment=environment,
+        report=outbox.put,
     )
 
 

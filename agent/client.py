@@ -13,6 +13,7 @@ import httpx
 
 from agent.outbox import Numbered
 from everstep.examination import Check
+from everstep.notices import Evacuation
 from everstep.protocol import Beat, Directive, Fault, Registration, Welcome
 from everstep.tiers import TierPlan
 
@@ -67,7 +68,7 @@ class ControlPlane:
         told = [{"sequence": item.sequence, "report": item.report.to_wire()} for item in batch]
         await self._post("/reports", {"boot": boot, "reports": told})
 
-    async def directives(self) -> AsyncIterator[Directive | Fault | Check | TierPlan | None]:
+    async def directives(self) -> AsyncIterator[Directive | Fault | Check | TierPlan | Evacuation | None]:
         """Directives, faults, examinations and plans as they come; None is an empty line. Raises Unreachable when the stream ends."""
         try:
             async with self._http.stream("GET", "/directives", headers=self._headers(), timeout=_STREAM_PATIENCE) as answer:
@@ -103,9 +104,11 @@ class ControlPlane:
         return {"content-type": "application/json"} | ({"authorization": f"Bearer {self.token}"} if self.token else {})
 
 
-def _line(wire: dict[str, Any]) -> Directive | Fault | Check | TierPlan:
+def _line(wire: dict[str, Any]) -> Directive | Fault | Check | TierPlan | Evacuation:
     if "memory_tier" in wire:
         return TierPlan.from_wire(wire["memory_tier"])
+    if "evacuate" in wire:
+        return Evacuation.from_wire(wire["evacuate"])
     if "check" in wire:
         return Check.from_wire(wire["check"])
     return Fault.from_wire(wire["fault"]) if "fault" in wire else Directive.from_wire(wire)

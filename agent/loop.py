@@ -20,11 +20,14 @@ from agent.health.examiner import Examiner
 from agent.identity import Identity
 from agent.lifecycle import Course, Lifecycle
 from agent.logs import Logs
+from agent.monitor import Monitor
+from agent.notices import Notices
 from agent.outbox import Outbox
 from agent.pauses import Pauses
 from agent.settings import Settings
 from agent.tier import Tier
 from everstep.examination import Check
+from everstep.notices import Evacuation
 from everstep.protocol import (
     Assignment,
     Beat,
@@ -76,6 +79,8 @@ class Parts:
     faults: Faults
     examiner: Examiner
     tier: Tier
+    monitor: Monitor
+    notices: Notices
 
 
 class Agent:
@@ -98,11 +103,15 @@ class Agent:
         await self._parts.tier.start()
         port = await self._parts.supervisor.start()
         self._health_port = await self._parts.examiner.start()
+        await self._parts.monitor.start()
+        await self._parts.notices.start()
         work = asyncio.create_task(self._serve_for_ever(port))
         asked = asyncio.create_task(self._asked.wait())
         await asyncio.wait((work, asked), return_when=asyncio.FIRST_COMPLETED)
         await _dropped(work, asked, *self._background)
         self._parts.examiner.stop()
+        await self._parts.notices.stop()
+        await self._parts.monitor.stop()
         error = None if work.cancelled() else work.exception()
         if error is not None and not isinstance(error, NodeGone):
             await self._parts.supervisor.detach()  # our fault, not that of the node's work, which the next start adopts
@@ -235,7 +244,7 @@ class Agent:
                     log.info("directive stream ended: %s", error)
                 await self._parts.pauses.after(tries)
 
-    def _hear(self, told: Fault | Check | TierPlan) -> None:
+    def _hear(self, told: Fault | Check | TierPlan | Evacuation) -> None:
         match told:
             case Fault():
                 self._spawn(self._parts.faults.hear(told))
@@ -243,6 +252,8 @@ class Agent:
                 self._spawn(self._parts.examiner.hear(told))
             case TierPlan():
                 self._parts.tier.take(told)
+            case Evacuation():
+                self._parts.notices.hear(told)
 
     def _running_jobs(self) -> set[str]:
         return {process.job for process in self._parts.supervisor.inventory() if process.status is not ProcessStatus.EXITED}

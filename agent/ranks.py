@@ -14,7 +14,9 @@ import tempfile
 from pathlib import Path
 from typing import Any, Protocol
 
-from everstep.protocol import Generation, ToAgent, ToProcess
+from everstep.local_protocol import ToAgent, ToProcess
+from everstep.notices import Evacuation
+from everstep.protocol import Generation
 
 _LONGEST_PATH = 100
 _LONGEST_LINE = 1 << 22
@@ -59,6 +61,9 @@ class Door:
 
     def tell_generation(self, process: str, generation: Generation) -> None:
         self._say(process, {"type": str(ToProcess.GENERATION), "generation": generation.to_wire()})
+
+    def tell_notice(self, process: str, told: Evacuation) -> None:
+        self._say(process, {"type": str(ToProcess.NOTICE), "notice": told.to_wire()})
 
     def dismiss(self, process: str) -> None:
         self._say(process, {"type": str(ToProcess.DISMISS)})

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from everstep.local_protocol import ToAgent
+from everstep.notices import Evacuation
 from everstep.protocol import (
     Assignment,
     BrokenReport,
@@ -29,7 +31,6 @@ from everstep.protocol import (
     Report,
     Source,
     StepReport,
-    ToAgent,
 )
 from everstep.tiers import DurableReport, SavedReport
 
@@ -89,6 +90,7 @@ class Supervisor:
         self._assignments: dict[str, Assignment] = {}
         self._zygotes = Zygotes(self._exits.learn)
         self._steps: dict[tuple[str, int], list[StepReport]] = {}
+        self._evacuation: Evacuation | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ------------------------------------------------------------ what the agent calls
@@ -133,6 +135,12 @@ class Supervisor:
         if not listed:
             self._forget_job(assignment.job)
 
+    def evacuate(self, told: Evacuation) -> None:
+        """Every process of the node is told, also those that connect later, until it is over."""
+        self._evacuation = told
+        for process in self._processes:
+            self._door.tell_notice(process, told)
+
     async def stop(self, grace_s: float) -> None:
         """Ends everything on the node: asks, then, after ``grace_s``, kills."""
         for name, running in list(self._processes.items()):
@@ -161,6 +169,8 @@ class Supervisor:
         assignment = self._assignments.get(running.job)
         if assignment is not None and assignment.generation is not None:
             self._door.tell_generation(process, assignment.generation)
+        if self._evacuation is not None and not self._evacuation.is_over:
+            self._door.tell_notice(process, self._evacuation)
         if running.is_dismissed:
             self._door.dismiss(process)
 

@@ -2,7 +2,7 @@
 
 Three conversations use them:
 * **agent ↔ control plane**, HTTP under ``/agent/v1``: the agent registers, beats, reports *facts* and is sent *assignments* on a stream.
-* **training process ↔ agent**, newline-delimited JSON over the Unix socket ``EVERSTEP_SOCKET`` (``ToAgent``, ``ToProcess``).
+* **training process ↔ agent**, over a Unix socket: ``everstep.local_protocol``.
 * **training process ↔ rendezvous**, a small key-value store which the agent of a generation's first member hosts.
 
 Everything is level-triggered: an assignment is the whole of what a node should run for a job, and a generation is the whole
@@ -17,6 +17,8 @@ from enum import StrEnum
 from typing import Any, get_args
 
 from everstep.examination import HealthReport
+from everstep.hardware import HardwareFault, HardwareReport
+from everstep.notices import SpotNotice
 from everstep.tiers import CopiesReport, DurableReport, SavedReport, TierReport
 from everstep.wire import Wire
 
@@ -303,6 +305,9 @@ Report = (
     | DurableReport
     | TierReport
     | SavedReport
+    | HardwareReport
+    | HardwareFault
+    | SpotNotice
 )
 REPORTS: dict[str, type[Report]] = {cls.kind: cls for cls in get_args(Report)}
 
@@ -363,38 +368,3 @@ class Beat(Wire):
 
     boot: str
     sequence: int
-
-
-# ------------------------------------------------------------------ training process ↔ agent
-
-
-class ToAgent(StrEnum):
-    """The member ``type`` of a line from a training process. The rest of the line is stated beside each."""
-
-    HELLO = "hello"
-    """process, pid, generation (0 before the first), step (null before state), protocol. Sent on every (re)connect."""
-    READY = "ready"
-    """(nothing)"""
-    BROKEN = "broken"
-    """generation, message, at"""
-    REFORMED = "reformed"
-    """generation, rank, step, source, bytes_moved, phases"""
-    PROGRESS = "progress"
-    """generation, step, seconds, at, loss"""
-    FINISHED = "finished"
-    """generation, step, digest"""
-    FAILED = "failed"
-    """generation, traceback"""
-    SAVED = "saved"
-    """step, stall_s, seconds, nbytes, memory_every, durable_every, why"""
-    DURABLE = "durable"
-    """namespace, step, world_size, nbytes, at, save: this process has committed a step to the object store, past any memory tier"""
-
-
-class ToProcess(StrEnum):
-    """The member ``type`` of a line from the agent."""
-
-    GENERATION = "generation"
-    """generation: a ``Generation``. A process that is no member of it is a spare and keeps waiting."""
-    DISMISS = "dismiss"
-    """The job is over for this process: leave with exit code 0."""

@@ -9,6 +9,8 @@ from pydantic import Discriminator, Tag, TypeAdapter, ValidationError
 
 from everstep import protocol
 from everstep.examination import HealthReport
+from everstep.hardware import HardwareFault, HardwareReport
+from everstep.notices import SpotNotice
 from everstep.tiers import CopiesReport, DurableReport, SavedReport, TierReport
 
 T = TypeVar("T")
@@ -46,7 +48,10 @@ AnyReport = Annotated[
     | Annotated[CopiesReport, Tag("copies")]
     | Annotated[DurableReport, Tag("durable")]
     | Annotated[TierReport, Tag("tier")]
-    | Annotated[SavedReport, Tag("saved")],
+    | Annotated[SavedReport, Tag("saved")]
+    | Annotated[HardwareReport, Tag("hardware")]
+    | Annotated[HardwareFault, Tag("hardware_fault")]
+    | Annotated[SpotNotice, Tag("spot_notice")],
     Discriminator(_kind),
 ]
 

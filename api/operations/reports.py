@@ -15,10 +15,12 @@ from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
-from api.operations import tier_reports
+from api.operations import hardware_reports, notice_reports, tier_reports
 from api.operations.agents import OtherBoot, identify, report_process
 from everstep import protocol
 from everstep.examination import HealthReport
+from everstep.hardware import HardwareFault, HardwareReport
+from everstep.notices import SpotNotice
 from everstep.tiers import CopiesReport, DurableReport, TierReport
 from models.errors import DomainError
 from models.fault import queries as faults
@@ -41,6 +43,9 @@ _OF_NODE = (
     | CopiesReport
     | DurableReport
     | TierReport
+    | HardwareReport
+    | HardwareFault
+    | SpotNotice
 )
 """Reports that name no job."""
 
@@ -206,4 +211,6 @@ _TELL: dict[type[protocol.Report], Callable[[Session, Node, Any, datetime], None
     protocol.FaultReport: _fault,
     HealthReport: _health,
     **tier_reports.TELL,
+    **hardware_reports.TELL,
+    **notice_reports.TELL,
 }

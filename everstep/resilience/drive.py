@@ -12,7 +12,7 @@ import torch
 
 from everstep.checkpoint.checkpointer import Checkpointer
 from everstep.errors import CollectiveFailed, NotInAJob, NotInitialised
-from everstep.protocol import ToAgent
+from everstep.local_protocol import ToAgent
 from everstep.shards import Manifest
 from everstep.testing import faults
 

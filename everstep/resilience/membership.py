@@ -24,7 +24,8 @@ from everstep.errors import (
     StateLost,
     StateMismatch,
 )
-from everstep.protocol import Generation, Source, ToAgent
+from everstep.local_protocol import ToAgent
+from everstep.protocol import Generation, Source
 from everstep.testing import faults
 
 from .agreement import FIRST_CAUSE, Agreement, Card, Sight, agree, may_begin, nobody_holds

@@ -14,7 +14,8 @@ from everstep.checkpoint.policy import NOTHING, Asks, Wanted
 from everstep.data.batches import Batches, Samples
 from everstep.elastic import share_of
 from everstep.errors import CollectiveFailed, EverstepError, StepNotCommitted
-from everstep.protocol import Source, ToAgent
+from everstep.local_protocol import ToAgent
+from everstep.protocol import Source
 from everstep.testing import faults
 
 from . import randomness

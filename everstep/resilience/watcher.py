@@ -17,7 +17,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from everstep.protocol import PROTOCOL_VERSION, Generation, ToAgent, ToProcess
+from everstep.local_protocol import ToAgent, ToProcess
+from everstep.protocol import PROTOCOL_VERSION, Generation
 
 _RECONNECT_S = 0.05
 _RETOLD_STEPS = 64

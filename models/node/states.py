@@ -70,6 +70,23 @@ class HostWord(StrEnum):
     MISSING = "missing"
 
 
+class CapacityType(StrEnum):
+    """How a node's host is paid for. Immutable for its group."""
+
+    ON_DEMAND = "on-demand"
+    SPOT = "spot"
+    """Cheaper, and taken back by its provider with little notice or none."""
+
+
+class Schedulability(StrEnum):
+    """Whether the node takes new work, in HyperPod's words: the label ``sagemaker.amazonaws.com/node-health-status``."""
+
+    SCHEDULABLE = "Schedulable"
+    UNSCHEDULABLE = "Unschedulable"
+    PENDING_REBOOT = "UnschedulablePendingReboot"
+    PENDING_REPLACEMENT = "UnschedulablePendingReplacement"
+
+
 class Restart(StrEnum):
     """How a host is started anew. Its instance id, its place and its address stay."""
 

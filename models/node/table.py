@@ -10,7 +10,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from models.base import Base, Leased, Timed, Versioned
 from models.ids import ClusterId, GroupId, InstanceId, LogicalId, NodeId, OperationId
-from models.node.states import HostWord, NodeState, Restart
+from models.node.states import CapacityType, HostWord, NodeState, Restart, Schedulability
 
 
 class Node(Leased, Versioned, Timed, Base):
@@ -20,6 +20,9 @@ class Node(Leased, Versioned, Timed, Base):
     and never part of a transition; ``stream_lost_at`` is when the directive stream closed, None while it is open or was never opened.
     ``host_word`` is what the provider last said of the host. ``message`` is sticky: it keeps the last failure's text. ``lost_because`` names the witnesses of a loss, in words.
     ``operation_id`` is the cluster operation that the node is in the middle of, and to which what happens to it meanwhile belongs.
+    ``schedulability`` is what its conditions come to; ``labels`` and ``taints`` are all that it carries, those of its health and those declared for its
+    group. ``leave_by`` is when whatever runs there must have left at the latest, and ``leave_why`` why, both None as long as nobody must;
+    ``capacity_type`` and ``zone`` are those of its host.
     ``held_for`` names who keeps it from taking new work, None if nobody does. ``software_at`` is when its software was last changed.
     """
 
@@ -67,6 +70,13 @@ class Node(Leased, Versioned, Timed, Base):
     launched_at: Mapped[datetime | None]
     operation_id: Mapped[OperationId | None] = mapped_column(index=True)
     held_for: Mapped[str | None]
+    schedulability: Mapped[Schedulability] = mapped_column(default=Schedulability.SCHEDULABLE)
+    labels: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    taints: Mapped[list[Any]] = mapped_column(default=list)
+    leave_by: Mapped[datetime | None]
+    leave_why: Mapped[str | None]
+    capacity_type: Mapped[CapacityType] = mapped_column(default=CapacityType.ON_DEMAND)
+    zone: Mapped[str | None]
     software_at: Mapped[datetime | None]
     host_fence: Mapped[int] = mapped_column(BigInteger, default=0)
     host_lease_owner: Mapped[str | None] = mapped_column(String(128))
@@ -75,6 +85,11 @@ class Node(Leased, Versioned, Timed, Base):
     host_attempts: Mapped[int] = mapped_column(Integer, default=0)
     host_word: Mapped[HostWord | None]
     host_word_at: Mapped[datetime | None]
+
+    @property
+    def takes_work(self) -> bool:
+        """Whether a new process may be placed on it: nobody holds it, nothing is wrong with it, and it is not about to go."""
+        return self.held_for is None and self.schedulability is Schedulability.SCHEDULABLE and self.leave_why is None
 
 
 _columns = Node.__table__.c

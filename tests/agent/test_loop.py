@@ -20,6 +20,8 @@ from agent.identity import Identity
 from agent.lifecycle import Lifecycle
 from agent.logs import Logs
 from agent.loop import Agent, Parts
+from agent.monitor import Monitor
+from agent.notices import Notices
 from agent.outbox import Outbox
 from agent.pauses import Pauses
 from agent.settings import Settings
@@ -87,6 +89,8 @@ def make(api: ThreadedApi, place: Place, tmp_path: Path, outbox: Outbox) -> Make
                 faults=Faults("i-1", tmp_path, find=lambda _: None, strike=tier.strike, report=outbox.put, told=outbox.emptied),
                 examiner=Examiner(address="127.0.0.1", processors=1, state_dir=tmp_path, environment={}, report=outbox.put),
                 tier=tier,
+                monitor=Monitor(node_id="i-1", state_dir=tmp_path, environment={}, report=outbox.put),
+                notices=Notices(state_dir=tmp_path, environment={}, tell=lambda _: None, report=outbox.put),
             )
         )
 

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everstep import protocol, shards, tiers
-from everstep.protocol import Directive, Generation, Member, ProcessReport, ProcessStatus, ToAgent, ToProcess, Wire
+from everstep.local_protocol import ToAgent, ToProcess
+from everstep.protocol import Directive, Generation, Member, ProcessReport, ProcessStatus, Wire
 
 MESSAGES = sorted(
     {

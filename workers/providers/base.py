@@ -1,7 +1,7 @@
 """The port to whoever has machines: few verbs, and errors that carry the policy.
 
 ``NoCapacity`` → plan elsewhere or wait. ``Refused`` → an operator must act. ``HostNotFound`` → there is no such host: what a release ends
-with. ``InUse`` → somebody else has it: wait, or ask for something else. Anything else → try again later.
+with. ``InUse`` → somebody else has it: wait, or ask for something else. ``Throttled`` → ask less often. Anything else → try again later.
 
 Every verb may be called twice: a worker may die between the call and its note of it. A launch is idempotent by its claim, a restart by the
 number of the start that is wanted, an attachment by what is attached. What a provider must do is said by
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from enum import StrEnum
 from typing import Protocol
 
 
@@ -22,6 +23,14 @@ class ProviderError(Exception):
 
 class NoCapacity(ProviderError):
     """There is no host of this kind to be had now."""
+
+
+class Throttled(ProviderError):
+    """Too much has been asked; ``after`` is how long to wait before anything is asked again, None if the provider does not say."""
+
+    def __init__(self, message: str, after: timedelta | None = None) -> None:
+        super().__init__(message)
+        self.after = after
 
 
 class Refused(ProviderError):
@@ -36,12 +45,38 @@ class InUse(ProviderError):
     """The volume or interface is attached to another host."""
 
 
+class Market(StrEnum):
+    """How a host is paid for."""
+
+    ON_DEMAND = "on-demand"
+    SPOT = "spot"
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A volume that is made with the host and goes with it, for ``InstanceStorageConfigs``."""
+
+    gib: int
+    mount: str | None = None
+    kms_key: str | None = None
+    is_root: bool = False
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a host may stand: a subnet, its security groups, and its zone if that is known. A provider without such things ignores it."""
+
+    subnet: str | None = None
+    security_groups: tuple[str, ...] = ()
+    zone: str | None = None
+
+
 @dataclass(frozen=True)
 class HostSpec:
     """A host as it is wished for. ``claim`` names the wish: launching it twice gives the same host.
 
     ``start`` is the number of the start that is wanted, from 0 for the launch; ``image`` is the release that it starts from, None for the
-    provider's own.
+    provider's own. ``sites`` are in the order of preference, empty for anywhere; ``threads_per_core`` None for the type's own.
     """
 
     claim: str
@@ -52,6 +87,10 @@ class HostSpec:
     tags: Mapping[str, str] = field(default_factory=dict)
     image: str | None = None
     start: int = 0
+    market: Market = Market.ON_DEMAND
+    sites: tuple[Site, ...] = ()
+    disks: tuple[Disk, ...] = ()
+    threads_per_core: int | None = None
 
 
 @dataclass(frozen=True)
@@ -83,6 +122,9 @@ class HostSeen:
     start: int = 0
     volumes: tuple[Volume, ...] = ()
     interfaces: tuple[str, ...] = ()
+    instance_type: str | None = None
+    market: Market = Market.ON_DEMAND
+    zone: str | None = None
 
 
 class Provider(Protocol):

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
 from workers.providers.base import Provider
 from workers.providers.local import LocalProvider
 from workers.settings import Settings, SettingsError
 
 
+def _local(settings: Settings) -> Provider:
+    return LocalProvider(
+        directory=settings.home / "hosts",
+        api_url=settings.api_url,
+        object_store_url=settings.object_store_url,
+        capacity=settings.local_capacity,
+        environ=settings.environ,
+    )
+
+
+_KNOWN: Mapping[str, Callable[[Settings], Provider]] = MappingProxyType({"local": _local})
+
+
 def provider(settings: Settings) -> Provider:
-    """Raises SettingsError for a name that is none of ours."""
-    if settings.provider == "local":
-        return LocalProvider(
-            directory=settings.home / "hosts",
-            api_url=settings.api_url,
-            object_store_url=settings.object_store_url,
-            capacity=settings.local_capacity,
-            environ=settings.environ,
-        )
-    message = f"EVERSTEP_PROVIDER is {settings.provider!r}; this control plane knows: local"
-    raise SettingsError(message)
+    """Raises SettingsError for a name that is none of ours, or for settings with which the provider cannot work."""
+    make = _KNOWN.get(settings.provider)
+    if make is None:
+        message = f"EVERSTEP_PROVIDER is {settings.provider!r}; this control plane knows: {', '.join(_KNOWN)}"
+        raise SettingsError(message)
+    return make(settings)

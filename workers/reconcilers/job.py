@@ -153,7 +153,7 @@ def _nodes_seen(session: Session, job: Job, present: Sequence[Node]) -> Mapping[
             age=age,
             serves=node.state is NodeState.READY and node.is_wanted,
             is_going=node.state in _GOING,
-            is_held=node.id in held or node.held_for is not None,
+            is_held=node.id in held or not node.takes_work,
             stream_lost_at=node.stream_lost_at,
             went_at=node.state_since,
         )

@@ -11,13 +11,12 @@ import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.memory_tier import arriving
 from agent.memory_tier.arriving import Arrivals
 from agent.memory_tier.store import Corrupt
 from everstep.shards import Seal, ShardKind
 
-BODY = bytes(range(251)) * 40
-PIECE = 1000
+BODY = bytes(range(251)) * 9000
+PIECE = 1 << 20
 
 
 def told(step: int, body: bytes = BODY) -> Seal:
@@ -41,12 +40,11 @@ def writes(body: bytes, start: int, *, halfway=lambda: None):
 
 
 @pytest.fixture
-def arrivals(store, monkeypatch):
-    monkeypatch.setattr(arriving, "_PIECE", PIECE)
+def arrivals(store):
     return Arrivals(store, clock=time.monotonic)
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.integers(1, len(BODY) - 1), max_size=4), flipped=st.none() | st.integers(0, len(BODY) - 1), data=st.data())
 def test_parts_in_any_order_are_sealed_only_if_the_whole_has_its_digest(arrivals, store, cuts, flipped, data):
     step = data.draw(st.integers(1, 10**9))

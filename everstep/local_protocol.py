@@ -1,0 +1,42 @@
+"""What a training process and its node's agent say to each other: newline-delimited JSON over the Unix socket ``EVERSTEP_SOCKET``.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class ToAgent(StrEnum):
+    """The member ``type`` of a line from a training process. The rest of the line is stated beside each."""
+
+    HELLO = "hello"
+    """process, pid, generation (0 before the first), step (null before state), protocol. Sent on every (re)connect."""
+    READY = "ready"
+    """(nothing)"""
+    BROKEN = "broken"
+    """generation, message, at"""
+    REFORMED = "reformed"
+    """generation, rank, step, source, bytes_moved, phases"""
+    PROGRESS = "progress"
+    """generation, step, seconds, at, loss"""
+    FINISHED = "finished"
+    """generation, step, digest"""
+    FAILED = "failed"
+    """generation, traceback"""
+    SAVED = "saved"
+    """step, stall_s, seconds, nbytes, memory_every, durable_every, why"""
+    DURABLE = "durable"
+    """namespace, step, world_size, nbytes, at, save: this process has committed a step to the object store, past any memory tier"""
+
+
+class ToProcess(StrEnum):
+    """The member ``type`` of a line from the agent."""
+
+    GENERATION = "generation"
+    """generation: a ``Generation``. A process that is no member of it is a spare and keeps waiting."""
+    DISMISS = "dismiss"
+    """The job is over for this process: leave with exit code 0."""
+    NOTICE = "notice"
+    """notice: an ``Evacuation`` of this node: save now, as it may be gone by the deadline. Told again it says how it is by then."""
