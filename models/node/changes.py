@@ -14,10 +14,13 @@ from models import events
 from models.cluster.table import Cluster, InstanceGroup
 from models.events import About, Level
 from models.ids import ClusterId, InstanceId, LogicalId, NodeId, OperationId, digest, new_logical_id, new_node_id
+from models.job import queries as jobs
 from models.move import move, wake
+from models.node.labels import TAINT
 from models.node.states import NODE, RESTARTING, HostWord, NodeState
 from models.node.table import Host, Node
-from models.notify import nudge
+from models.notify import DIRECTIVE as CHANNEL
+from models.notify import notify, nudge
 from models.operation import queries as operations
 from models.operation.changes import settle_done
 from models.operation.states import OF_NODES, OperationState
@@ -180,6 +183,38 @@ def settle_held(session: Session, node: Node, holder: str | None, *, now: dateti
     text_ = "The node takes no new work." if holder else "The node takes work again."
     record(session, node, "node held" if holder else "node given back", text_, now)
     wake(session, node, now=now)
+
+
+def settle_leaving(session: Session, node: Node, *, by: datetime | None, why: str, now: datetime) -> None:
+    """Whatever runs on the locked node must have left ``by`` then (None: no certain time): it is told, and no new work comes.
+
+    Said again with another time or reason, the newest counts; the same again changes nothing. Locks the jobs on the node, by their ids.
+    """
+    if (node.leave_by, node.leave_why) == (by, why):
+        return
+    node.leave_by, node.leave_why = by, why
+    if TAINT not in node.taints:
+        node.taints = [*node.taints, dict(TAINT)]
+    until = f" by {by.isoformat(timespec='seconds')}" if by else ""
+    record(session, node, "node leaving", f"What runs on the node is told to leave{until}: {why}", now, level=Level.WARN)
+    _tell_evacuation(session, node, now)
+
+
+def settle_staying(session: Session, node: Node, *, why: str, now: datetime) -> None:
+    """Nothing has to leave the locked node any more. It wears the taint until its own reconciler has looked."""
+    if node.leave_why is None:
+        return
+    node.leave_by = node.leave_why = None
+    record(session, node, "node staying", why, now)
+    _tell_evacuation(session, node, now)
+
+
+def _tell_evacuation(session: Session, node: Node, now: datetime) -> None:
+    """Its agent, through the stream that it holds, and the jobs on it."""
+    notify(session, CHANNEL, node.id)
+    wake(session, node, now=now)
+    for job_id in sorted({process.job_id for process in jobs.on_node(session, node.id)}):
+        wake(session, jobs.get(session, job_id, lock=True), now=now)
 
 
 def settle_lost(session: Session, node: Node, *, witnesses: str, now: datetime) -> None:
