@@ -81,6 +81,20 @@ def request_stop(session: Session, job: Job, *, now: datetime) -> None:
     wake(session, job, now=now)
 
 
+def request_restart_of(session: Session, process: JobProcess, *, why: str, now: datetime) -> None:
+    """One process is to start anew, in the same place if it is still good; its rank goes to a spare, if there is one. Locks its job.
+
+    For what strikes a process and neither its node nor its script is to blame for: it costs none of the restarts that a job is allowed.
+    Asking again, or for a process that has ended, changes nothing.
+    """
+    job = session.scalars(locked(select(Job).where(Job.id == process.job_id))).one()
+    session.refresh(process)
+    if job.state in ENDED or process.state not in PROCESS.live:
+        return
+    settle_given_up(session, job, process, why=why, now=now)
+    wake(session, job, now=now)
+
+
 def settle_job(session: Session, job: Job, new: JobState, *, why: str, now: datetime) -> None:
     """Concludes a job's state. The caller has checked its lease in this transaction. Ended, its processes are to end as well."""
     if new is JobState.FORMING and job.started_at is None:

@@ -49,6 +49,8 @@ class Heartbeat:
 
 
 _TOLD_TRIES = 8
+EVACUATIONS = "evacuations"
+"""The fact that counts what was said of the node's leaving: 0, and absent, as long as nobody has ever been told to leave."""
 _LAUNCH_FACTS = frozenset({"obstacle", "launch_tries", "launch_tried_at", "launch_after"})
 _HOST_WORK = (NodeState.BOOTING, NodeState.SUSPECT, *RESTARTING, NodeState.RELEASING)
 """The states that something is to be done for, or asked, at the provider."""
@@ -193,6 +195,7 @@ def settle_leaving(session: Session, node: Node, *, by: datetime | None, why: st
     if (node.leave_by, node.leave_why) == (by, why):
         return
     node.leave_by, node.leave_why = by, why
+    _number_evacuation(node)
     if TAINT not in node.taints:
         node.taints = [*node.taints, dict(TAINT)]
     until = f" by {by.isoformat(timespec='seconds')}" if by else ""
@@ -205,8 +208,14 @@ def settle_staying(session: Session, node: Node, *, why: str, now: datetime) -> 
     if node.leave_why is None:
         return
     node.leave_by = node.leave_why = None
+    _number_evacuation(node)
     record(session, node, "node staying", why, now)
     _tell_evacuation(session, node, now)
+
+
+def _number_evacuation(node: Node) -> None:
+    """Each change of it has a number of its own, under which the agent is told, the end of it included."""
+    node.facts = {**node.facts, EVACUATIONS: int(node.facts.get(EVACUATIONS, 0)) + 1}
 
 
 def _tell_evacuation(session: Session, node: Node, now: datetime) -> None:
