@@ -34,6 +34,9 @@ RevisedId = NewType("RevisedId", str)
 CheckpointId = NewType("CheckpointId", str)
 """``<namespace>/<step>``: two reports of one step, from two nodes, mean one row."""
 ExportId = NewType("ExportId", str)
+ConditionId = NewType("ConditionId", str)
+HoldId = NewType("HoldId", str)
+"""Of what keeps the repairs of a group back."""
 
 _ALPHANUMERIC = string.ascii_lowercase + string.digits
 _KEY_ALPHABET = string.ascii_uppercase + "234567"
@@ -79,6 +82,14 @@ def new_operation_id() -> OperationId:
 
 def new_health_check_id() -> HealthCheckId:
     return HealthCheckId(str(uuid.uuid4()))
+
+
+def new_condition_id() -> ConditionId:
+    return ConditionId(f"cond-{_word(12)}")
+
+
+def new_hold_id() -> HoldId:
+    return HoldId(f"hold-{_word(12)}")
 
 
 def new_check_id() -> CheckId:

@@ -8,6 +8,7 @@ from models.alarm import table as alarm
 from models.base import Base
 from models.checkpoint import table as checkpoint
 from models.cluster import table as cluster
+from models.condition import table as condition
 from models.directive import table as directive
 from models.fault import table as fault
 from models.health import table as health
@@ -18,6 +19,7 @@ from models.operation import table as operation
 from models.quota import table as quota
 from models.scheduler import table as scheduler
 from models.software import table as software
+from models.spot import table as spot
 from models.volume import table as volume
 
 metadata = Base.metadata
@@ -27,6 +29,7 @@ __all__ = [
     "alarm",
     "checkpoint",
     "cluster",
+    "condition",
     "directive",
     "events",
     "fault",
@@ -41,5 +44,6 @@ __all__ = [
     "replay",
     "scheduler",
     "software",
+    "spot",
     "volume",
 ]

@@ -14,6 +14,7 @@ from models.access.states import KEY
 from models.alarm.states import ALARM
 from models.checkpoint.states import COPY, EXPORT, STEP
 from models.cluster.states import CLUSTER, GROUP
+from models.condition.states import CONDITION
 from models.directive.states import DIRECTIVE
 from models.fault.states import FAULT
 from models.health.states import CHECK
@@ -24,6 +25,7 @@ from models.node.states import NODE
 from models.operation.states import OPERATION
 from models.revised import REVISED
 from models.software.states import UPDATE
+from models.spot.states import NOTICE
 from models.volume.states import ATTACHMENT
 
 MACHINES: tuple[Machine[Any], ...] = (
@@ -41,7 +43,9 @@ MACHINES: tuple[Machine[Any], ...] = (
     UPDATE,
     ALARM,
     CHECK,
+    CONDITION,
     FAULT,
+    NOTICE,
     STEP,
     COPY,
     EXPORT,

@@ -68,6 +68,7 @@ class JobProcess(Timed, Base):
     """A process that should be, is or was alive on a node for a job. ``rank`` is None for a spare; ids are never used twice.
 
     ``reformed`` is the newest generation it has joined with its state found, ``broken`` the newest one of which it reported a failed collective.
+    ``device_fault`` is what its accelerator's driver said of it: which rank, which device, which code.
     """
 
     __tablename__ = "job_process"
@@ -88,6 +89,7 @@ class JobProcess(Timed, Base):
     exit_code: Mapped[int | None] = mapped_column(Integer)
     signal: Mapped[int | None] = mapped_column(Integer)
     failure: Mapped[str | None]
+    device_fault: Mapped[str | None]
     tail: Mapped[str | None]
     created_at: Mapped[datetime]
 
