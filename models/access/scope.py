@@ -31,7 +31,7 @@ from models.session import ACROSS_TEAMS, TEAM, team_of
 
 COMMON: Final = frozenset({"pulse", "replay"})
 """Tables that every caller may read and write. Answers that may be given again carry in their scope who asked."""
-READ_BY_ALL: Final = frozenset({"alarm", "image_release"})
+READ_BY_ALL: Final = frozenset({"alarm", "image_release", "interruption_rate", "price"})
 """Tables of the installation as a whole: every caller may read them, and none who is bound to a team may write them."""
 
 Columns = Callable[[str], Any]

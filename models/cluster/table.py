@@ -82,6 +82,11 @@ class InstanceGroup(Timed, Base):
         return "InstanceRequirements" in self.spec
 
     @property
+    def is_spot(self) -> bool:
+        """Whether its nodes are bought on the spot market. Immutable."""
+        return "Spot" in self.spec.get("CapacityRequirements", {})
+
+    @property
     def instance_types(self) -> tuple[str, ...]:
         """Of what types its nodes may be, the preferred ones first."""
         return types_of(self.spec) or (self.instance_type,)
