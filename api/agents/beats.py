@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from sqlalchemy.exc import SQLAlchemyError
 
 from models.ids import NodeId
-from models.node.changes import Heartbeat
+from models.node.beats import Heartbeat
 from models.node.liveness import beat_interval
 
 log = logging.getLogger(__name__)

@@ -23,17 +23,18 @@ from starlette.responses import JSONResponse, Response
 
 from api.agents import ear
 from api.agents.beats import Beats
+from api.agents.bundle import bundle
 from api.agents.errors import DoorRoute, TooLarge
 from api.agents.shutdown import on_signals
 from api.agents.streams import Ledger, Streams
 from api.agents.tokens import Tokens
 from api.agents.wire import BATCH, BEAT, REGISTRATION, NextBeat, Problem, read
 from api.deps import Services
-from api.operations import agents, reports
+from api.operations import agents, bundles, reports
 from api.operations.tiers import Commons
 from everstep.protocol import Directive, Welcome
 from models.errors import Unauthenticated
-from models.node.changes import Heartbeat
+from models.node.beats import Heartbeat
 from models.pulse import AGENTS, EVERY_S, report_pulse
 from models.session import unit_of_work
 
@@ -238,3 +239,24 @@ async def directives(request: Request, door: DoorDep) -> Response:
     """What the node should run. The stream's end tells the control plane that the agent may be gone."""
     node_id, name = await door.work(agents.open_stream, _token(request), now=door.services.clock.now())
     return door.streams.open(node_id, name)
+
+
+_BUNDLE: dict[int | str, dict[str, Any]] = {
+    200: {
+        "content": {"application/gzip": {"schema": {"type": "string", "format": "binary"}}},
+        "description": "A gzipped tar archive. `Everstep-Bundle-Version` and `Everstep-Bundle-Sha256` say which; the latter is its `ETag`, too.",
+    },
+    304: {"description": "`If-None-Match` names this bundle."},
+}
+
+
+@router.head("/bundle", include_in_schema=False)
+@router.get("/bundle", responses=_BUNDLE, response_class=Response)
+async def agent_bundle(request: Request, door: DoorDep) -> Response:
+    """The agent's program, for a host that shows its node token, or its boot token and in `Everstep-Claim` what it was launched under."""
+    claim = request.headers.get("everstep-claim")
+    await door.work(bundles.admit, _token(request), claim, master_key=door.services.settings.master_key)
+    packed = await door.loop.run_in_executor(door.threads, bundle)
+    if packed.is_named_by(request.headers.get("if-none-match")):
+        return Response(status_code=304, headers=packed.headers)
+    return Response(packed.content, headers=packed.headers, media_type="application/gzip")

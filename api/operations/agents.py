@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from api.operations import tiers
 from api.settings import Settings
 from everstep import protocol
+from everstep.notices import Evacuation
 from models.access.secrets import boot_token
 from models.checkpoint import changes as checkpoint_changes
 from models.cluster.table import InstanceGroup
@@ -37,6 +38,7 @@ from models.job import reports as job_reports
 from models.job.states import ProcessState
 from models.job.table import Job
 from models.move import wake
+from models.node import beats as node_beats
 from models.node import changes as node_changes
 from models.node import queries as node_queries
 from models.node.states import NodeState
@@ -45,6 +47,8 @@ from models.session import locked
 
 _CHECKS = -(1 << 52)
 """Lines of examinations are numbered below it, those of faults above."""
+_EVACUATIONS = -(1 << 56)
+"""Lines of a node's leaving are numbered below it."""
 _PLANS = -(1 << 60)
 """Lines of plans of memory tiers are numbered below it."""
 _STREAM = "stream"
@@ -143,7 +147,7 @@ def close_stream(session: Session, node_id: NodeId, name: str, *, now: datetime)
 
 
 def assignments(session: Session, node_id: NodeId, commons: tiers.Commons, *, now: datetime) -> list[Line]:
-    """The plan of its memory tier, all that the node should run, oldest first, and then the faults that it is to know of.
+    """The plan of its memory tier, all that the node should run, oldest first, the faults that it is to know of, and by when it is to be left.
 
     A fault's line has another number with each of its states, and none that a directive could have. The plan comes before what needs it: a process
     is told the token of its namespace when it starts.
@@ -152,9 +156,8 @@ def assignments(session: Session, node_id: NodeId, commons: tiers.Commons, *, no
     told = [] if plan is None else [Line(_PLANS - plan[0], {"memory_tier": plan[1]})]
     told += [Line(row.id, {"id": row.id, "assignment": row.assignment}) for row in directive_queries.current(session, node_id)]
     told += [Line(_number(fault), {"fault": _fault(fault).to_wire()}) for fault in fault_queries.of_node(session, node_id)]
-    return told + [
-        Line(_CHECKS - check.sequence, {"check": check.order}) for check in health_queries.asked_of_node(session, node_id)
-    ]
+    told += [Line(_CHECKS - check.sequence, {"check": check.order}) for check in health_queries.asked_of_node(session, node_id)]
+    return told + _evacuation(node_queries.get(session, node_id))
 
 
 def deliver(session: Session, ids: Sequence[int], *, now: datetime) -> None:
@@ -163,15 +166,27 @@ def deliver(session: Session, ids: Sequence[int], *, now: datetime) -> None:
 
 
 def undelivered(session: Session, node_ids: Sequence[NodeId]) -> list[NodeId]:
-    """Which of these nodes have a directive that no stream has carried yet, or a fault of which the agent has not told."""
+    """Which of these nodes have a directive that no stream has carried yet, or a fault of which the agent has not told, or are to be left."""
     wanted = select(Directive.node_id).where(Directive.state == DirectiveState.ISSUED, Directive.node_id.in_(node_ids))
     untold = select(Fault.node_id).where(Fault.state.in_((FaultState.WANTED, FaultState.ENDING)), Fault.node_id.in_(node_ids))
     unexamined = select(NodeCheck.node_id).where(NodeCheck.state == CheckState.ASKED, NodeCheck.node_id.in_(node_ids))
-    return list(session.scalars(union(wanted, untold, unexamined)))
+    leaving = select(Node.id).where(Node.leave_why.is_not(None), Node.id.in_(node_ids))
+    return list(session.scalars(union(wanted, untold, unexamined, leaving)))
 
 
-def report_beats(session: Session, beats: Sequence[node_changes.Heartbeat]) -> None:
-    node_changes.report_beats(session, beats)
+def report_beats(session: Session, beats: Sequence[node_beats.Heartbeat]) -> None:
+    node_beats.report_beats(session, beats)
+
+
+def _evacuation(node: Node) -> list[Line]:
+    """By when what runs there must have left, or that it may stay after all; nothing as long as nobody was ever told to leave."""
+    number = int(node.facts.get(node_changes.EVACUATIONS, 0))
+    if not number:
+        return []
+    deadline = None if node.leave_by is None else node.leave_by.timestamp()
+    why = node.leave_why or "nothing has to leave the node any more"
+    told = Evacuation(number, why, deadline, is_over=node.leave_why is None)
+    return [Line(_EVACUATIONS - number, {"evacuate": told.to_wire()})]
 
 
 def _number(fault: Fault) -> int:
@@ -188,6 +203,8 @@ def _fault(fault: Fault) -> protocol.Fault:
         namespace=fault.namespace,
         step=fault.step,
         index=fault.shard,
+        code=fault.code,
+        device=fault.device,
     )
 
 

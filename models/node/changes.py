@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import func, select, text
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from models import events
 from models.cluster.table import Cluster, InstanceGroup
 from models.events import About, Level
-from models.ids import ClusterId, InstanceId, LogicalId, NodeId, OperationId, digest, new_logical_id, new_node_id
+from models.ids import ClusterId, InstanceId, LogicalId, OperationId, digest, new_logical_id, new_node_id
 from models.job import queries as jobs
 from models.move import move, wake
 from models.node.labels import TAINT
-from models.node.states import NODE, RESTARTING, HostWord, NodeState
+from models.node.states import NODE, ON_SUSPICION, RESTARTING, CapacityType, HostWord, NodeState
 from models.node.table import Host, Node
 from models.notify import DIRECTIVE as CHANNEL
 from models.notify import notify, nudge
@@ -36,16 +36,6 @@ class Arrival:
     facts: dict[str, Any]
     start: int = 0
     """Which start of its host it came up with."""
-
-
-@dataclass(frozen=True)
-class Heartbeat:
-    """One beat, buffered."""
-
-    node_id: NodeId
-    boot: str
-    sequence: int
-    at: datetime
 
 
 _TOLD_TRIES = 8
@@ -88,6 +78,7 @@ def settle_wanted_node(
         state_since=now,
         instance_type=instance_type or group.instance_type,
         image=image or group.image_wanted,
+        capacity_type=CapacityType.SPOT if group.is_spot else CapacityType.ON_DEMAND,
         facts={name: fact for name, fact in wish.items() if fact},
         message=message,
         operation_id=operations.current(session, group.cluster_id) or _operation_of_place(session, logical_id),
@@ -226,9 +217,11 @@ def _tell_evacuation(session: Session, node: Node, now: datetime) -> None:
         wake(session, jobs.get(session, job_id, lock=True), now=now)
 
 
-def settle_lost(session: Session, node: Node, *, witnesses: str, now: datetime) -> None:
-    """The loss of the node is confirmed; ``witnesses`` says by whom, in words."""
+def settle_lost(session: Session, node: Node, *, witnesses: str, is_certain: bool = True, now: datetime) -> None:
+    """The loss of the node is confirmed; ``witnesses`` says by whom, in words. ``is_certain``: its provider is one of them."""
     node.lost_because = witnesses
+    if not is_certain:
+        node.facts = {**node.facts, ON_SUSPICION: True}
     node.is_wanted = False
     settle_node(session, node, NodeState.RELEASING, why=f"The node is lost: {witnesses}.", now=now, level=Level.WARN)
 
@@ -353,33 +346,6 @@ def report_stream(session: Session, node: Node, *, is_open: bool, now: datetime)
     if is_open:
         node.last_seen = now
     wake(session, node, now=now)
-
-
-def report_beats(session: Session, beats: Sequence[Heartbeat]) -> None:
-    """Writes a batch of beats in one statement. A beat that is older than what is known changes nothing.
-
-    Rows are locked in the order of their ids, so that two API processes flushing at once cannot deadlock. Of several beats of one boot
-    only the newest is written: an UPDATE that met a row twice would take either.
-    """
-    newest = {(beat.node_id, beat.boot): beat for beat in sorted(beats, key=lambda beat: beat.sequence)}
-    ordered = sorted(newest.values(), key=lambda beat: beat.node_id)
-    session.execute(
-        text(
-            "UPDATE node SET last_seen = GREATEST(node.last_seen, beat.at), beat_sequence = beat.sequence "
-            "FROM (SELECT known.id, told.sequence, told.at FROM node AS known "
-            "      JOIN unnest(CAST(:ids AS text[]), CAST(:boots AS text[]), CAST(:sequences AS bigint[]), "
-            "                  CAST(:ats AS timestamptz[])) AS told(id, boot, sequence, at) "
-            "        ON known.id = told.id AND known.boot = told.boot AND known.beat_sequence < told.sequence "
-            "      ORDER BY known.id FOR NO KEY UPDATE OF known) AS beat "
-            "WHERE node.id = beat.id"
-        ),
-        {
-            "ids": [beat.node_id for beat in ordered],
-            "boots": [beat.boot for beat in ordered],
-            "sequences": [beat.sequence for beat in ordered],
-            "ats": [beat.at for beat in ordered],
-        },
-    )
 
 
 def record(session: Session, node: Node, name: str, description: str, now: datetime, *, level: Level = Level.INFO) -> None:

@@ -62,6 +62,10 @@ NODE = Machine(
 )
 
 
+ON_SUSPICION = "lost_on_suspicion"
+"""The fact of a node that was given up without its provider's word."""
+
+
 class HostWord(StrEnum):
     """What a provider says of a host: the third witness of a loss, beside the agent's silence and its peers' broken collectives."""
 

@@ -35,7 +35,8 @@ from models.health.states import CheckKind
 from models.image.changes import request_release
 from models.image.queries import DEFAULT
 from models.node import queries as nodes
-from models.node.changes import Heartbeat, report_beats, report_stream
+from models.node.beats import Heartbeat, report_beats
+from models.node.changes import report_stream
 from models.node.states import NodeState
 from models.node.table import Node
 from models.notify import NUDGE

@@ -31,7 +31,8 @@ from models.job.states import JobState, ProcessState
 from models.job.table import Job
 from models.lease import due
 from models.node import queries as nodes
-from models.node.changes import Arrival, Heartbeat, report_beats, report_lifecycle, report_registered, report_stream
+from models.node.beats import Heartbeat, report_beats
+from models.node.changes import Arrival, report_lifecycle, report_registered, report_stream
 from models.node.states import RESTARTING, NodeState
 from models.node.table import Host, Node
 from models.pulse import AGENTS, report_pulse

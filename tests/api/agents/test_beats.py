@@ -9,7 +9,7 @@ from sqlalchemy.exc import OperationalError
 
 from api.agents.beats import Beats
 from models.ids import NodeId
-from models.node.changes import Heartbeat
+from models.node.beats import Heartbeat
 from tests.rows import NOW
 
 

@@ -11,7 +11,8 @@ from models.errors import IllegalMove, NotFound, Unauthenticated
 from models.events import Event
 from models.ids import digest
 from models.node import changes, queries
-from models.node.changes import Arrival, Heartbeat
+from models.node.beats import Heartbeat, report_beats
+from models.node.changes import Arrival
 from models.node.states import NodeState
 from models.node.table import Node
 from models.session import Sessions, unit_of_work
@@ -151,11 +152,11 @@ def test_a_closed_stream_is_a_fact_and_no_conclusion(session: Session) -> None:
 
 def test_beats_never_go_backwards(session: Session) -> None:
     node = rows.node(session, rows.cluster(session))
-    changes.report_beats(session, [beat(node, 5)])
-    changes.report_beats(session, [beat(node, 3), beat(node, 4, at=90)])
+    report_beats(session, [beat(node, 5)])
+    report_beats(session, [beat(node, 3), beat(node, 4, at=90)])
     session.refresh(node)
     assert (node.beat_sequence, node.last_seen) == (5, NOW + 5 * SECOND)
-    changes.report_beats(session, [beat(node, 6, at=1)])
+    report_beats(session, [beat(node, 6, at=1)])
     session.refresh(node)
     assert (node.beat_sequence, node.last_seen) == (6, NOW + 5 * SECOND)
 
@@ -163,26 +164,26 @@ def test_beats_never_go_backwards(session: Session) -> None:
 @pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1), (2, 3, 1)])
 def test_of_several_beats_in_a_batch_the_newest_counts(session: Session, order: tuple[int, ...]) -> None:
     node = rows.node(session, rows.cluster(session))
-    changes.report_beats(session, [beat(node, sequence) for sequence in order])
+    report_beats(session, [beat(node, sequence) for sequence in order])
     session.refresh(node)
     assert (node.beat_sequence, node.last_seen) == (3, NOW + 3 * SECOND)
 
 
 def test_a_beat_of_another_boot_is_no_sign_of_life(session: Session) -> None:
     node = rows.node(session, rows.cluster(session))
-    changes.report_beats(session, [beat(node, 9, boot="boot-0"), beat(node, 1)])
+    report_beats(session, [beat(node, 9, boot="boot-0"), beat(node, 1)])
     session.refresh(node)
     assert (node.beat_sequence, node.last_seen) == (1, NOW + SECOND)
 
 
 def test_an_empty_batch_of_beats_is_no_error(session: Session) -> None:
-    changes.report_beats(session, [])
+    report_beats(session, [])
 
 
 def test_beats_leave_state_and_version_alone(session: Session) -> None:
     node = rows.node(session, rows.cluster(session))
     before = (node.state, node.version, node.reconcile_at)
-    changes.report_beats(session, [beat(node, 1)])
+    report_beats(session, [beat(node, 1)])
     session.refresh(node)
     assert (node.state, node.version, node.reconcile_at) == before
 
@@ -199,7 +200,7 @@ def test_processes_that_flush_beats_at_once_do_not_deadlock(sessions: Sessions) 
             for sequence in range(20):
                 batch = [beat(node, sequence * 4 + offset) for node in (fleet if offset % 2 else reversed(fleet))]
                 with unit_of_work(sessions) as session:
-                    changes.report_beats(session, batch)
+                    report_beats(session, batch)
         except BaseException as error:  # noqa: BLE001
             errors.append(error)
 
