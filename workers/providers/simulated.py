@@ -1,11 +1,12 @@
 """Hosts that exist in memory only: for simulations and tests. Passes the contract of every provider.
 
-Nothing comes up on its own: whoever simulates plays the hosts' agents, and kills hosts.
+Nothing comes up on its own: whoever simulates plays the hosts' agents, and kills hosts. ``workers.fleet`` does so for thousands of them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -31,6 +32,7 @@ class SimulatedProvider:
     _types: dict[str, str] = field(default_factory=dict)
     _asked: dict[str, int] = field(default_factory=dict)
     _launched_at: dict[str, datetime] = field(default_factory=dict)
+    _addresses: set[str] = field(default_factory=set)
 
     @property
     def settles_within(self) -> timedelta:
@@ -48,10 +50,21 @@ class SimulatedProvider:
         if sum(kind == spec.instance_type for kind in self._types.values()) >= self.scarce.get(spec.instance_type, self.capacity):
             message = f"there are no more {spec.instance_type}"
             raise NoCapacity(message)
+        zone = self._zone_for(spec)
         digest = hashlib.sha256(spec.claim.encode()).hexdigest()
-        address = f"10.{int(digest[:2], 16)}.{int(digest[2:4], 16)}.{int(digest[4:6], 16)}"
-        host = HostSeen(spec.claim, f"i-{digest[:17]}", address, is_alive=True, tags=dict(spec.tags), image=spec.image)
+        host = HostSeen(
+            spec.claim,
+            f"i-{digest[:17]}",
+            self._free_address(int(digest[:6], 16)),
+            is_alive=True,
+            tags=dict(spec.tags),
+            image=spec.image,
+            instance_type=spec.instance_type,
+            market=spec.market,
+            zone=zone,
+        )
         self._hosts[spec.claim] = host
+        self._addresses.add(str(host.address))
         self._types[spec.claim] = spec.instance_type
         if self.now is not None:
             self._launched_at[spec.claim] = self.now()
@@ -70,7 +83,7 @@ class SimulatedProvider:
             raise ProviderError(message)
         self._asked[ref.claim] = self._asked.get(ref.claim, 0) + 1
         if self._asked[ref.claim] >= self.releases:
-            del self._hosts[ref.claim]
+            self._addresses.discard(str(self._hosts.pop(ref.claim).address))
             self._types.pop(ref.claim, None)
 
     def reboot(self, ref: HostRef, spec: HostSpec) -> HostSeen:
@@ -106,6 +119,18 @@ class SimulatedProvider:
     def kill(self, claim: str) -> None:
         """The host dies; the provider still knows it."""
         self._hosts[claim] = replace(self._hosts[claim], is_alive=False)
+
+    def _zone_for(self, spec: HostSpec) -> str | None:
+        """Where the host is to stand: the first zone that is wished for. May raise NoCapacity."""
+        return next((site.zone for site in spec.sites if site.zone), None)
+
+    def _free_address(self, first: int) -> str:
+        """Of 10.0.0.0/8, which has room for the largest fleet."""
+        for number in itertools.count(first):
+            address = f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
+            if address not in self._addresses:
+                return address
+        raise AssertionError
 
     def _restart(self, ref: HostRef, spec: HostSpec, image: str | None) -> HostSeen:
         host = self._host(ref)
