@@ -16,7 +16,15 @@ from typing import Any, Protocol
 
 from everstep.local_protocol import ToAgent, ToProcess
 from everstep.notices import Evacuation
-from everstep.protocol import Generation
+from everstep.protocol import (
+    BrokenReport,
+    FailedReport,
+    FinishedReport,
+    Generation,
+    ReformedReport,
+    Report,
+    Source,
+)
 
 _LONGEST_PATH = 100
 _LONGEST_LINE = 1 << 22
@@ -105,3 +113,25 @@ def socket_path(state_dir: Path, name: str = "ranks") -> Path:
         return path
     short = hashlib.sha256(str(path).encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"everstep-{os.getuid()}" / f"{short}.sock"
+
+
+def rank_report(job: str, process: str, kind: ToAgent, message: dict[str, Any]) -> Report:
+    """What a rank says of its generation, as the control plane is told it."""
+    match kind:
+        case ToAgent.BROKEN:
+            return BrokenReport(job, message["generation"], process, message["message"], message["at"])
+        case ToAgent.REFORMED:
+            return ReformedReport(
+                job,
+                message["generation"],
+                process,
+                message["rank"],
+                message["step"],
+                Source(message["source"]),
+                message["bytes_moved"],
+                message["phases"],
+            )
+        case ToAgent.FINISHED:
+            return FinishedReport(job, process, message["generation"], message["step"], message.get("digest"))
+        case _:
+            return FailedReport(job, process, message["generation"], message["traceback"])

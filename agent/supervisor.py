@@ -18,25 +18,21 @@ from everstep.local_protocol import ToAgent
 from everstep.notices import Evacuation
 from everstep.protocol import (
     Assignment,
-    BrokenReport,
-    FailedReport,
-    FinishedReport,
     Generation,
     Launch,
     Process,
     ProcessReport,
     ProcessStatus,
     ProgressReport,
-    ReformedReport,
     Report,
-    Source,
     StepReport,
 )
 from everstep.tiers import DurableReport, SavedReport
 
 from . import processes
+from .evacuation import Evacuations, Resident
 from .processes import Exit, Exits, Record, Script
-from .ranks import Door
+from .ranks import Door, rank_report
 from .rendezvous import Rendezvous
 from .zygotes import ZygoteFailed, Zygotes
 
@@ -90,7 +86,7 @@ class Supervisor:
         self._assignments: dict[str, Assignment] = {}
         self._zygotes = Zygotes(self._exits.learn)
         self._steps: dict[tuple[str, int], list[StepReport]] = {}
-        self._evacuation: Evacuation | None = None
+        self._evacuations = Evacuations(self._residents, report)
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ------------------------------------------------------------ what the agent calls
@@ -136,8 +132,8 @@ class Supervisor:
             self._forget_job(assignment.job)
 
     def evacuate(self, told: Evacuation) -> None:
-        """Every process of the node is told, also those that connect later, until it is over."""
-        self._evacuation = told
+        """Every process of the node is told, also those that connect later, until it is over; what is left at the deadline is ended."""
+        self._evacuations.hear(told)
         for process in self._processes:
             self._door.tell_notice(process, told)
 
@@ -150,6 +146,7 @@ class Supervisor:
 
     async def detach(self) -> None:
         """Lets go of everything without ending it, as a crash would: processes stay for the next supervisor."""
+        await self._evacuations.stop()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -158,6 +155,15 @@ class Supervisor:
         await self._rendezvous.stop()
         await self._zygotes.stop()
         self._tell_progress()
+
+    def _residents(self) -> list[Resident]:
+        found = []
+        for name, running in self._processes.items():
+            if running.record is not None and not running.has_exited:
+                assignment = self._assignments.get(running.job)
+                grace_s = assignment.grace_s if assignment else 0.0
+                found.append(Resident(running.record, grace_s, self._door.is_connected(name)))
+        return found
 
     # ------------------------------------------------------------ what the processes say (Listener)
 
@@ -169,8 +175,8 @@ class Supervisor:
         assignment = self._assignments.get(running.job)
         if assignment is not None and assignment.generation is not None:
             self._door.tell_generation(process, assignment.generation)
-        if self._evacuation is not None and not self._evacuation.is_over:
-            self._door.tell_notice(process, self._evacuation)
+        if self._evacuations.standing is not None:
+            self._door.tell_notice(process, self._evacuations.standing)
         if running.is_dismissed:
             self._door.dismiss(process)
 
@@ -193,7 +199,7 @@ class Supervisor:
             case _:
                 running.is_finished = kind is ToAgent.FINISHED
                 self._tell_progress()
-                self._report(_rank_report(running.job, process, kind, message))
+                self._report(rank_report(running.job, process, kind, message))
 
     def _namespace(self, job: str) -> str:
         """Where the job saves, whatever its processes say."""
@@ -377,24 +383,3 @@ class Supervisor:
 
 def _is_older(one: Generation | None, other: Generation | None) -> bool:
     return (one.number if one else 0) < (other.number if other else 0)
-
-
-def _rank_report(job: str, process: str, kind: ToAgent, message: dict[str, Any]) -> Report:
-    match kind:
-        case ToAgent.BROKEN:
-            return BrokenReport(job, message["generation"], process, message["message"], message["at"])
-        case ToAgent.REFORMED:
-            return ReformedReport(
-                job,
-                message["generation"],
-                process,
-                message["rank"],
-                message["step"],
-                Source(message["source"]),
-                message["bytes_moved"],
-                message["phases"],
-            )
-        case ToAgent.FINISHED:
-            return FinishedReport(job, process, message["generation"], message["step"], message.get("digest"))
-        case _:
-            return FailedReport(job, process, message["generation"], message["traceback"])

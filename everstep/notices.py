@@ -45,3 +45,18 @@ class Evacuation(Wire):
     why: str
     deadline: float | None = None
     is_over: bool = False
+
+
+@dataclass(frozen=True)
+class CutReport(Wire):
+    """A report: this process had not left its node by the deadline, and was ended. ``why`` the node had to be left; ``at`` in Unix seconds."""
+
+    job: str
+    process: str
+    why: str
+    at: float
+    kind: str = "cut"
+
+
+LEAVING_CAUSE = "A node leaves"
+"""How the cause of a generation begins whose members take over from a node that is about to go: they save in its first step."""

@@ -18,7 +18,7 @@ from typing import Any, get_args
 
 from everstep.examination import HealthReport
 from everstep.hardware import HardwareFault, HardwareReport
-from everstep.notices import SpotNotice
+from everstep.notices import CutReport, SpotNotice
 from everstep.tiers import CopiesReport, DurableReport, SavedReport, TierReport
 from everstep.wire import Wire
 
@@ -111,8 +111,9 @@ class Directive(Wire):
 class Fault(Wire):
     """Something to break on purpose: a line ``{"fault": …}`` of the directive stream, told again until the agent has said what came of it.
 
-    ``kind``: ``kill-rank``, ``hang-rank`` (for ``seconds``, or until it is over), ``kill-node``, ``corrupt-shard`` (a byte of this node's copy).
-    ``is_over`` ends it, or takes it back.
+    ``kind``: ``kill-rank``, ``hang-rank`` (for ``seconds``, or until it is over), ``kill-node``, ``corrupt-shard`` (a byte of this node's copy),
+    ``xid`` (``code`` of the simulated accelerator at the place ``device``), ``spot-notice`` (the host goes in ``seconds``), ``spot-reclaim``,
+    ``partition`` and ``slow-node`` (for ``seconds``). ``is_over`` ends it, or takes it back.
     """
 
     id: str
@@ -123,6 +124,8 @@ class Fault(Wire):
     namespace: str | None = None
     step: int | None = None
     index: int | None = None
+    code: int | None = None
+    device: int | None = None
 
 
 # ------------------------------------------------------------------ agent → control plane
@@ -308,6 +311,7 @@ Report = (
     | HardwareReport
     | HardwareFault
     | SpotNotice
+    | CutReport
 )
 REPORTS: dict[str, type[Report]] = {cls.kind: cls for cls in get_args(Report)}
 

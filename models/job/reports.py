@@ -76,6 +76,22 @@ def report_broken(session: Session, process_id: str, generation: int, *, message
     record(session, job, "collective broken", f"Rank {process.rank}: {message[:300]}", now, level=Level.WARN)
 
 
+def report_cut(session: Session, process_id: str, *, why: str, now: datetime) -> None:
+    """The process was ended because it had not left its node in time. Its exit is told apart from that."""
+    job, process = _lock(session, process_id)
+    if job is None or process is None:
+        return
+    whose = "A spare" if process.rank is None else f"Rank {process.rank}"
+    record(
+        session,
+        job,
+        "process cut",
+        f"{whose} ({process.id}) had not left its node in time and was ended: {why}",
+        now,
+        level=Level.WARN,
+    )
+
+
 def report_reformed(session: Session, process_id: str, reform: Reform, *, now: datetime) -> None:
     """A member has joined a generation and holds its state. The last one to say so closes the forming."""
     job, process = _lock(session, process_id)
