@@ -67,6 +67,10 @@ class Accelerators(Protocol):
         """What has gone wrong since the last call; each occurrence once."""
         ...
 
+    def told(self) -> None:
+        """Everything that ``events`` has returned has arrived: it need not be told again by the next start of the agent."""
+        ...
+
     def diagnose(self, level: int) -> Sequence[Finding]:
         """Burns and checks every device: 1 for seconds, 2 for a minute, 3 and 4 for as long as the vendor's tools take. Blocks: run it in a thread."""
         ...

@@ -19,7 +19,6 @@ Table = dict[str, dict[str, float]]
 class Play:
     """``devices.json``. ``lost``: index → whether it stays away when the host is started anew. ``counts``, ``gauges``: name → index → value."""
 
-    start: int = 0
     is_silent: bool = False
     lost: dict[str, bool] = field(default_factory=dict)
     counts: Table = field(default_factory=dict)
@@ -41,7 +40,8 @@ class Script:
 
     def xid(self, code: int, index: int = 0, *, pid: int | None = None, says: str = "simulated") -> None:
         """The driver of NVIDIA's tells of a fault of one device."""
-        self.log(f"NVRM: Xid (PCI:{pci_of(index)}): {code}, pid={pid or "'<unknown>'"}, name=simulated, {says}")
+        who = "'<unknown>'" if pid is None else str(pid)
+        self.log(f"NVRM: Xid (PCI:{pci_of(index)}): {code}, pid={who}, name=simulated, {says}")
 
     def sxid(self, code: int, *, is_fatal: bool = True, switch: int = 0) -> None:
         """The driver of NVIDIA's switches tells of one."""
@@ -49,7 +49,7 @@ class Script:
         self.log(f"nvidia-nvswitch{switch}: SXid (PCI:0000:{0xC0 + switch:02x}:00.0): {code}, {word}, Link 0 simulated")
 
     def neuron_error(self, name: str, index: int = 0) -> None:
-        """The driver of Neuron's tells of a fault of one device: ``HBM_UNCORRECTABLE_ERROR`` …"""
+        """The driver of Neuron's tells of a fault of one device: ``HBM_UNCORRECTABLE_ERROR``, for one."""
         self.log(f"neuron:simulated: NEURON_HW_ERR={name} nd-id={index} nc-id=0 serial-num={index:016x} action=TERMINATE_INSTANCE")
 
     def lose(self, index: int, *, for_good: bool = False) -> None:
