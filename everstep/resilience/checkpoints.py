@@ -20,6 +20,7 @@ from everstep.checkpoint.policy import NOTHING, Asks, Wanted, decided
 from everstep.checkpoint.saving import Saver
 from everstep.checkpoint.signals import Leaving
 from everstep.errors import CheckpointUnreadable, EverstepError
+from everstep.notices import LEAVING_CAUSE
 from everstep.protocol import Source
 
 from .agreement import Agreement, Candidate, Sight, do_all_see, newest_seen
@@ -37,7 +38,7 @@ _UPLOAD_PATIENCE_S = 2.0
 
 
 class Checkpoints:
-    """One per run that has somewhere to save to. All methods are the training thread's."""
+    """One per run that has somewhere to save to. All methods but ``save_soon`` are the training thread's."""
 
     def __init__(
         self, checkpointer: Checkpointer, saver: Saver, state: State, job: str, *, is_alone: bool, is_in_step: Callable[[], bool]
@@ -197,9 +198,18 @@ class Checkpoints:
         _log.warning("Going on from the checkpoint of step %d, read from %s", chosen.step, loaded.told)
         return Source.STORE if loaded.origin.source == "store" else Source.MEMORY, loaded.nbytes
 
-    def joined(self, rank: int) -> None:
-        """Everybody holds the state: what is newer belongs to a past that is left."""
+    def joined(self, rank: int, cause: str = "") -> None:
+        """Everybody holds the state: what is newer belongs to a past that is left.
+
+        Ranks that were handed over because a node leaves took the wish for a save with them: those who go on have it instead.
+        """
         self._retry_discard(rank)
+        if cause.startswith(LEAVING_CAUSE):
+            self.save_soon()
+
+    def save_soon(self) -> None:
+        """The next step that can be is saved on all ranks, durably: this node, or another one, is about to go. From any thread."""
+        self._checkpointer.ask(durable=True)
 
     def carried(self) -> dict[str, Any] | None:
         """For a peer that takes the state over: what it was loaded from."""

@@ -99,7 +99,12 @@ def _checkpoints(checkpointer: Checkpointer | None, run: Run, membership: Member
         checkpointer.tell = lambda told: watcher.tell(ToAgent.SAVED, **told)
         checkpointer.tiers.committed = lambda manifest: watcher.tell(ToAgent.DURABLE, **_durable(manifest))
     job = membership.job
-    return Checkpoints(checkpointer, saver, state, job, is_alone=watcher is None, is_in_step=lambda: run.is_in_step)
+    found = Checkpoints(checkpointer, saver, state, job, is_alone=watcher is None, is_in_step=lambda: run.is_in_step)
+    if watcher is not None:
+        watcher.on_notice = found.save_soon
+        if watcher.notice is not None:
+            found.save_soon()
+    return found
 
 
 def _durable(manifest: Manifest) -> dict[str, Any]:

@@ -267,7 +267,7 @@ class Membership:
             meeting.request("set", key=f"held/{rank}", value="")
             meeting.request("collect", prefix="held/", count=generation.world_size)
             if self.checkpoints is not None:
-                self.checkpoints.joined(rank)
+                self.checkpoints.joined(rank, generation.cause)
         if self._server is not None:
             self._server.publish(None)
         phases.end("transferred")

@@ -15,6 +15,7 @@ from everstep.data.batches import Batches, Samples
 from everstep.elastic import share_of
 from everstep.errors import CollectiveFailed, EverstepError, StepNotCommitted
 from everstep.local_protocol import ToAgent
+from everstep.notices import Evacuation
 from everstep.protocol import Source
 from everstep.testing import faults
 
@@ -64,6 +65,15 @@ class Run:
     def step(self) -> int:
         """The next step to be committed."""
         return self._place.step
+
+    @property
+    def notice(self) -> Evacuation | None:
+        """That this process's node is about to go, with the reason and, if there is one, the deadline; None while it is not.
+
+        Nothing need be done about it: the next step is saved on all ranks by itself, where there is somewhere to save to.
+        """
+        watcher = self._membership.watcher
+        return watcher.notice if watcher else None
 
     @property
     def rehearsing(self) -> bool:

@@ -18,18 +18,25 @@ from collections.abc import Callable
 from typing import Any
 
 from everstep.local_protocol import ToAgent, ToProcess
+from everstep.notices import Evacuation
 from everstep.protocol import PROTOCOL_VERSION, Generation
 
 _RECONNECT_S = 0.05
 _RETOLD_STEPS = 64
 _LONGEST_READ = 1 << 16
+_SAME_NOTICE_S = 1.0
 
 
 class Watcher:
-    """``newest`` is the newest generation heard of, member or not."""
+    """``newest`` is the newest generation heard of, member or not; ``notice`` says that the node is about to go, None while it is not.
+
+    ``on_notice`` is called once for each notice, in the watcher's thread.
+    """
 
     def __init__(self, socket_path: str, process: str, on_newer: Callable[[int], None]) -> None:
         self.newest: Generation | None = None
+        self.notice: Evacuation | None = None
+        self.on_notice: Callable[[], None] = _nobody
         self.is_dismissed = False
         self._path = socket_path
         self._process = process
@@ -127,6 +134,8 @@ class Watcher:
         kind = message.get("type")
         if kind == ToProcess.DISMISS:
             self.is_dismissed = True
+        elif kind == ToProcess.NOTICE:
+            self._take_notice(Evacuation.from_wire(message["notice"]))
         elif kind == ToProcess.GENERATION:
             generation = Generation.from_wire(message["generation"])
             if generation.number <= self.newest_number:
@@ -135,6 +144,20 @@ class Watcher:
             self._on_newer(generation.number)
         with self._news:
             self._news.notify_all()
+
+    def _take_notice(self, told: Evacuation) -> None:
+        before, self.notice = self.notice, None if told.is_over else told
+        if not told.is_over and (before is None or _is_sooner(told.deadline, before.deadline)):
+            self.on_notice()
+
+
+def _nobody() -> None:
+    """Nothing of this process can be saved, or not yet."""
+
+
+def _is_sooner(deadline: float | None, known: float | None) -> bool:
+    """By more than clocks and roundings make of one and the same notice, which agent and control plane both tell."""
+    return deadline is not None and (known is None or deadline < known - _SAME_NOTICE_S)
 
 
 def _send(agent: socket.socket, unsent: bytes) -> int:
