@@ -122,8 +122,7 @@ class Cloud(SimulatedProvider):
 
     def _zone_for(self, spec: HostSpec) -> str | None:
         """The first zone that has room, of those wished for, or of all. Raises NoCapacity."""
-        zones = self.scenario.zones
-        wished = [site.zone for site in spec.sites if site.zone is not None and site.zone in zones] or list(zones)
+        wished = [site.zone for site in spec.sites if site.zone is not None] or list(self.scenario.zones)
         quota = self.scenario.quotas.get(spec.instance_type)
         if quota is None:
             return wished[0]
