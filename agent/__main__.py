@@ -12,14 +12,15 @@ import uuid
 from collections.abc import Callable
 
 from agent.client import ControlPlane
-from agent.faults import Faults
+from agent.faults import Faults, Means, Running
 from agent.health.examiner import Examiner
 from agent.health.limits import Limits
 from agent.identity import Identity
 from agent.lifecycle import Lifecycle
 from agent.logs import Logs
 from agent.loop import Agent, Parts
-from agent.monitor import Monitor
+from agent.monitor import Monitor, Pace
+from agent.network import Network
 from agent.notices import Notices
 from agent.outbox import Outbox
 from agent.pauses import Pauses
@@ -40,6 +41,7 @@ def main() -> int:
     try:
         settings = Settings.from_environment()
         Limits.read(os.environ)
+        Pace.read(os.environ)
     except SettingsError as error:
         sys.stderr.write(f"agent: {error}\n")
         return 2
@@ -67,12 +69,15 @@ def _parts(settings: Settings, clock: Callable[[], float], environ: dict[str, st
         environment=environ,
         variables=tier.variables,
     )
+    network = Network()
+    notices = Notices(state_dir=state_dir, environment=unsealed, tell=supervisor.evacuate, report=outbox.put)
+    means = Means(Running(supervisor.inventory, supervisor.record), network, tier.strike, notices.announce, unsealed)
     return Parts(
         settings=settings,
         version=VERSION,
         identity=Identity.load(state_dir, new_boot=uuid.uuid4().hex),
         supervisor=supervisor,
-        control=ControlPlane(settings.api_url),
+        control=ControlPlane(settings.api_url, network),
         outbox=outbox,
         pauses=Pauses(random.Random()),  # noqa: S311  (jitter)
         lifecycle=Lifecycle(
@@ -82,13 +87,18 @@ def _parts(settings: Settings, clock: Callable[[], float], environ: dict[str, st
             clock=clock,
         ),
         logs=Logs(state_dir, outbox.put),
-        faults=Faults(
-            settings.instance_id, state_dir, find=supervisor.record, strike=tier.strike, report=outbox.put, told=outbox.emptied
-        ),
+        faults=Faults(settings.instance_id, state_dir, means, report=outbox.put, told=outbox.emptied),
         examiner=_examiner(settings, unsealed, outbox),
         tier=tier,
-        monitor=Monitor(node_id=settings.instance_id, state_dir=state_dir, environment=unsealed, report=outbox.put),
-        notices=Notices(state_dir=state_dir, environment=unsealed, tell=supervisor.evacuate, report=outbox.put),
+        monitor=Monitor(
+            node_id=settings.instance_id,
+            state_dir=state_dir,
+            environment=unsealed,
+            report=outbox.put,
+            told=outbox.emptied,
+            inventory=supervisor.inventory,
+        ),
+        notices=notices,
     )
 
 

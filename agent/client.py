@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from agent.network import Network
 from agent.outbox import Numbered
 from everstep.examination import Check
 from everstep.notices import Evacuation
@@ -45,9 +46,10 @@ class Rejected(Exception):
 
 
 class ControlPlane:
-    """One connection pool to the agents' door. ``token`` is the node token, once there is one."""
+    """One connection pool to the agents' door. ``token`` is the node token, once there is one; nothing gets through a cut ``network``."""
 
-    def __init__(self, api_url: str) -> None:
+    def __init__(self, api_url: str, network: Network | None = None) -> None:
+        self._network = network or Network()
         # Loading the certificate store takes 20 ms, which a plain address need not pay on every restart.
         verify = ssl.create_default_context() if api_url.startswith("https:") else False
         self._http = httpx.AsyncClient(base_url=f"{api_url}/agent/v1", timeout=_PATIENCE, verify=verify, trust_env=False)
@@ -70,12 +72,13 @@ class ControlPlane:
 
     async def directives(self) -> AsyncIterator[Directive | Fault | Check | TierPlan | Evacuation | None]:
         """Directives, faults, examinations and plans as they come; None is an empty line. Raises Unreachable when the stream ends."""
+        self._check_network()
         try:
             async with self._http.stream("GET", "/directives", headers=self._headers(), timeout=_STREAM_PATIENCE) as answer:
                 if answer.status_code != HTTPStatus.OK:
                     await answer.aread()
                     _raise_for(answer)
-                async for line in answer.aiter_lines():
+                async for line in self._network.lines(answer.aiter_lines()):
                     try:
                         directive = _line(json.loads(line)) if line.strip() else None
                     except (ValueError, TypeError, AttributeError):
@@ -90,6 +93,7 @@ class ControlPlane:
         raise Unreachable(message)
 
     async def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        self._check_network()
         # Log lines and tracebacks may hold halves of characters, which UTF-8 cannot carry.
         content = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
         try:
@@ -99,6 +103,11 @@ class ControlPlane:
         if answer.status_code != HTTPStatus.OK:
             _raise_for(answer)
         return dict(answer.json())
+
+    def _check_network(self) -> None:
+        if self._network.is_cut:
+            message = "the agent is cut off from the control plane, on purpose"
+            raise Unreachable(message)
 
     def _headers(self) -> dict[str, str]:
         return {"content-type": "application/json"} | ({"authorization": f"Bearer {self.token}"} if self.token else {})

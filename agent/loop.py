@@ -105,6 +105,7 @@ class Agent:
         self._health_port = await self._parts.examiner.start()
         await self._parts.monitor.start()
         await self._parts.notices.start()
+        self._parts.faults.resume()
         work = asyncio.create_task(self._serve_for_ever(port))
         asked = asyncio.create_task(self._asked.wait())
         await asyncio.wait((work, asked), return_when=asyncio.FIRST_COMPLETED)

@@ -15,6 +15,8 @@ PREFIX = "EVERSTEP_"
 HEALTH = "EVERSTEP_HEALTH_"
 MEMORY_TIER = "EVERSTEP_MEMORY_TIER_"
 """What health checks must measure at least, and how memory tiers are set up: variables for the nodes, not for us."""
+ACCELERATORS = ("EVERSTEP_ACCELERATORS", "EVERSTEP_SIMULATED_")
+"""Which accelerators a local node has, or makes believe to have; for the nodes as well."""
 _MASTER_KEY_BYTES = 32
 
 FAST = "fast"
@@ -58,6 +60,13 @@ class Settings:
     node_patience: timedelta = timedelta(seconds=30)
     boot_patience: timedelta = timedelta(minutes=10)
     reform_patience: timedelta = timedelta(seconds=6)
+    unknown_fault: str = "label"
+    """What is done about a fault that no table knows; see ``workers.plans.repair``, as for the four that follow."""
+    fault_window: timedelta = timedelta(hours=24)
+    drain_limit: timedelta = timedelta(minutes=2)
+    quarantine: timedelta = timedelta(hours=1)
+    repair_brake: float = 0.3
+    repair_brake_window: timedelta = timedelta(minutes=10)
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The environment that a local node's processes get besides ours."""
 
@@ -84,12 +93,18 @@ class Settings:
             node_patience=_seconds(variables, "NODE_PATIENCE_S", cls.node_patience),
             boot_patience=_seconds(variables, "BOOT_PATIENCE_S", cls.boot_patience),
             reform_patience=_seconds(variables, "REFORM_PATIENCE_S", cls.reform_patience),
+            unknown_fault=_one_of(variables, "UNKNOWN_FAULT", ("label", "reboot", "ignore-with-event")),
+            fault_window=_seconds(variables, "FAULT_WINDOW_S", cls.fault_window),
+            drain_limit=_seconds(variables, "DRAIN_LIMIT_S", cls.drain_limit),
+            quarantine=_seconds(variables, "QUARANTINE_S", cls.quarantine),
+            repair_brake=_number(variables, "REPAIR_BRAKE", cls.repair_brake),
+            repair_brake_window=_seconds(variables, "REPAIR_BRAKE_WINDOW_S", cls.repair_brake_window),
             environ={name: value for name, value in variables.items() if _is_for_nodes(name)},
         )
 
 
 def _is_for_nodes(name: str) -> bool:
-    return not name.startswith(PREFIX) or name.startswith((HEALTH, MEMORY_TIER))
+    return not name.startswith(PREFIX) or name.startswith((HEALTH, MEMORY_TIER, *ACCELERATORS))
 
 
 def celery_settings(broker_url: str) -> dict[str, Any]:
@@ -145,6 +160,15 @@ def _master_key(text: str) -> bytes:
         message = f"{PREFIX}MASTER_KEY holds {len(key)} bytes; it must hold {_MASTER_KEY_BYTES}"
         raise SettingsError(message)
     return key
+
+
+def _one_of(variables: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
+    """The first is what an unset variable means."""
+    word = variables.get(f"{PREFIX}{name}") or words[0]
+    if word not in words:
+        message = f"{PREFIX}{name} is {word!r}; it must be one of {', '.join(words)}"
+        raise SettingsError(message)
+    return word
 
 
 def _number(variables: Mapping[str, str], name: str, default: float) -> float:

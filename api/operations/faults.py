@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -14,7 +13,7 @@ from api.operations.work import Work
 from models.checkpoint import queries as checkpoints
 from models.checkpoint.states import CopyState
 from models.cluster import queries as clusters
-from models.errors import Forbidden, Invalid, NotFound, Unsupported
+from models.errors import Forbidden, Invalid, NotFound
 from models.fault import changes, queries
 from models.fault.changes import FaultWish
 from models.fault.states import FAULT, FaultKind
@@ -26,15 +25,14 @@ from models.node.table import Node
 from models.paging import Cut, Page
 from models.session import team_of
 
-LATER: Final[Mapping[str, str]] = {
-    "xid": "There is no accelerator driver to report one yet; kill-rank ends a process as an Xid would.",
-    "spot-notice": "The local provider gives no notice; kill-node takes a node without one.",
-    "spot-reclaim": "kill-node takes a node as its provider would.",
-    "partition": "hang-rank makes a rank silent while its connections stay open.",
-    "slow-node": "hang-rank with --seconds delays a rank once.",
-}
-"""Kinds that are not there yet, and what to do instead."""
-LASTING: Final = frozenset({FaultKind.HANG_RANK, FaultKind.BUCKET_OUTAGE})
+LASTING: Final = frozenset(
+    {FaultKind.HANG_RANK, FaultKind.BUCKET_OUTAGE, FaultKind.SPOT_NOTICE, FaultKind.PARTITION, FaultKind.SLOW_NODE}
+)
+SECONDS: Final = {FaultKind.SPOT_NOTICE: 120.0, FaultKind.PARTITION: 60.0, FaultKind.SLOW_NODE: 60.0}
+"""How long those last that must end by themselves, unless the caller says: nobody can reach a node that is cut off to clear it."""
+LONGEST_S: Final = 3600.0
+"""Of those that must end by themselves."""
+XID: Final = 74
 STORE: Final = "object-store"
 """The one target of an outage: there is one object store."""
 
@@ -47,6 +45,8 @@ class Injection:
     kind: str
     target: str
     seconds: float | None
+    code: int | None = None
+    device: int | None = None
 
 
 @dataclass(frozen=True)
@@ -62,19 +62,15 @@ def inject(work: Work, asked: Injection) -> FaultView:
     """Asks the node's agent to strike.
 
     Raises:
-        Unsupported: a kind that is not there yet.
         Invalid: an unknown kind, a target of the wrong form, or one that there is nothing to strike at.
         NotFound: no such job or instance.
         Forbidden: a node of a cluster that the caller may not change, or the object store, which is everybody's.
     """
-    if asked.kind in LATER:
-        raise Unsupported(member=f"The fault '{asked.kind}'", remedy=LATER[asked.kind])
     try:
         kind = FaultKind(asked.kind)
     except ValueError as error:
         raise Invalid(message=f"Kind: there is no fault '{asked.kind}'; there are {', '.join(FaultKind)}.") from error
-    if asked.seconds is not None and kind not in LASTING:
-        raise Invalid(message=f"Seconds: {kind} strikes once and does not last; leave it out.")
+    _check_members(kind, asked)
     if kind is FaultKind.BUCKET_OUTAGE:
         return FaultView(_outage(work, asked), None, is_node_gone=False)
     wish = _wish(work, kind, asked)
@@ -97,14 +93,41 @@ def clear(work: Work, fault_id: str) -> FaultView:
     return replace(view, is_node_gone=False)
 
 
+def _check_members(kind: FaultKind, asked: Injection) -> None:
+    if asked.seconds is not None and kind not in LASTING:
+        raise Invalid(message=f"Seconds: {kind} strikes once and does not last; leave it out.")
+    if kind in SECONDS and asked.seconds is not None and asked.seconds > LONGEST_S:
+        raise Invalid(message=f"Seconds: {kind} lasts {LONGEST_S:.0f} seconds at the most, not {asked.seconds:g}.")
+    if kind is not FaultKind.XID and (asked.code is not None or asked.device is not None):
+        member = "Code" if asked.code is not None else "Device"
+        raise Invalid(message=f"{member}: {kind} is no fault of an accelerator; leave it out.")
+
+
 def _wish(work: Work, kind: FaultKind, asked: Injection) -> FaultWish:
     match kind:
-        case FaultKind.KILL_NODE:
-            return _node(work, asked)
+        case FaultKind.KILL_NODE | FaultKind.SPOT_RECLAIM:
+            return _node(work, kind, asked)
+        case FaultKind.SPOT_NOTICE | FaultKind.SLOW_NODE:
+            return replace(_node(work, kind, asked), seconds=asked.seconds or SECONDS[kind])
+        case FaultKind.PARTITION:
+            return _partition(work, kind, asked)
+        case FaultKind.XID:
+            code = XID if asked.code is None else asked.code
+            return replace(_node(work, kind, asked), code=code, device=asked.device or 0)
         case FaultKind.CORRUPT_SHARD:
             return _copy(work, asked)
         case _:
             return _rank(work, kind, asked)
+
+
+def _partition(work: Work, kind: FaultKind, asked: Injection) -> FaultWish:
+    """Of the node, or of the one on which a rank of a job runs."""
+    node, job_id = asked, None
+    if "/" in asked.target:
+        struck = _rank(work, kind, asked)
+        node, job_id = replace(asked, target=str(struck.instance_id)), struck.job_id
+    wish = _node(work, kind, node)
+    return replace(wish, target=asked.target, job_id=job_id, seconds=asked.seconds or SECONDS[kind])
 
 
 def _outage(work: Work, asked: Injection) -> Fault:
@@ -173,14 +196,14 @@ def _rank(work: Work, kind: FaultKind, asked: Injection) -> FaultWish:
     )
 
 
-def _node(work: Work, asked: Injection) -> FaultWish:
-    """A node is everybody's who may use its cluster: who kills one must be allowed to change that."""
+def _node(work: Work, kind: FaultKind, asked: Injection) -> FaultWish:
+    """A node is everybody's who may use its cluster: who breaks one must be allowed to change that."""
     node = nodes.by_instance(work.session, asked.target)
     if node.state in (NodeState.REQUESTED, NodeState.GONE):
         raise NotFound(kind="Instance", name=asked.target)
     clusters.find(work.session, clusters.get(work.session, node.cluster_id).name, lock=True)
     return FaultWish(
-        kind=FaultKind.KILL_NODE,
+        kind=kind,
         target=asked.target,
         cluster_id=node.cluster_id,
         node_id=node.id,

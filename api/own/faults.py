@@ -22,13 +22,16 @@ Id = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 class FaultWanted(Asked):
     """``target`` is ``JOB_ID/RANK`` for faults of ranks, an instance id for those of nodes.
 
-    It is ``JOB_ID/STEP/SHARD`` for the copy of a shard in a node's memory, and ``object-store`` for its outage. ``seconds``: how long one lasts
-    that does.
+    It is ``JOB_ID/STEP/SHARD`` for the copy of a shard in a node's memory, and ``object-store`` for its outage; ``partition`` takes either of the
+    first two. ``seconds``: how long one lasts that does; of a ``spot-notice`` until its deadline. ``code`` (74) and ``device`` (0) are of an
+    ``xid``: the number, and the accelerator's place on its host.
     """
 
     kind: Annotated[str, StringConstraints(min_length=1, max_length=64)]
     target: Annotated[str, StringConstraints(min_length=1, max_length=256)]
     seconds: Annotated[float, Field(ge=0.001, le=86_400)] | None = None
+    code: Annotated[int, Field(ge=1, le=9_999)] | None = None
+    device: Annotated[int, Field(ge=0, le=1_023)] | None = None
     client_token: ClientToken = None
 
 
@@ -55,6 +58,8 @@ class FaultShape(Wire):
     instance_id: str | None
     job_id: str | None
     seconds: float | None
+    code: int | None
+    device: int | None
     note: str | None
     requested_by: str
     created_at: datetime
@@ -71,8 +76,10 @@ def inject(work: Work, asked: FaultWanted) -> FaultShape:
     """Break something on purpose: kill-rank and hang-rank strike a rank of a job, kill-node a whole node with its agent.
 
     corrupt-shard changes a byte of one node's copy of a checkpoint's shard in memory; bucket-outage makes every call to the object store fail.
+    xid writes a driver's line into the kernel log of simulated accelerators; spot-notice tells that the host will be taken, spot-reclaim takes it;
+    partition cuts the node's agent off from the control plane; slow-node gives what trains on the node half of its time.
     """
-    return _shape(faults.inject(work, Injection(asked.kind, asked.target, asked.seconds)))
+    return _shape(faults.inject(work, Injection(asked.kind, asked.target, asked.seconds, asked.code, asked.device)))
 
 
 def listing(work: Work, asked: FaultsWanted) -> FaultList:
@@ -101,6 +108,8 @@ def _shape(view: FaultView) -> FaultShape:
         instance_id=view.instance_id,
         job_id=fault.job_id,
         seconds=fault.seconds,
+        code=fault.code,
+        device=fault.device,
         note=fault.note,
         requested_by=fault.requested_by,
         created_at=fault.created_at,

@@ -14,10 +14,10 @@ from everstep.cli.asking import HomeOption, JsonOption, console, control_plane, 
 from everstep.embedded.home import DEFAULT_HOME
 from everstep.rest import BAD_INPUT, Rest
 
-_KINDS = "kill-rank, hang-rank, kill-node, corrupt-shard or bucket-outage; list; clear"
+_KINDS = "kill-rank, hang-rank, kill-node, corrupt-shard, bucket-outage, xid, spot-notice, spot-reclaim, partition or slow-node; list; clear"
 _TARGETS = (
-    "JOB_ID/RANK for faults of ranks, an instance id for kill-node, JOB_ID/STEP/SHARD for corrupt-shard, nothing for bucket-outage; "
-    "for list a job's id, for clear a fault's."
+    "JOB_ID/RANK for faults of ranks, an instance id for those of nodes, either for partition, JOB_ID/STEP/SHARD for corrupt-shard, nothing "
+    "for bucket-outage; for list a job's id, for clear a fault's."
 )
 _WITHOUT_TARGET = {"bucket-outage": "object-store"}
 """There is one of it: nobody has to name it."""
@@ -26,13 +26,20 @@ _WITHOUT_TARGET = {"bucket-outage": "object-store"}
 def fault(
     kind: Annotated[str, typer.Argument(metavar="KIND", help=_KINDS)],
     target: Annotated[str | None, typer.Argument(metavar="TARGET", help=_TARGETS)] = None,
-    seconds: Annotated[float | None, typer.Option("--seconds", help="How long a fault lasts that does.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", help="How long a fault lasts that does; of a notice, until its deadline.")
+    ] = None,
+    code: Annotated[int | None, typer.Option("--code", help="The number of an xid.", show_default="74")] = None,
+    device: Annotated[
+        int | None, typer.Option("--device", help="The accelerator's place on its host, of an xid.", show_default="0")
+    ] = None,
     as_json: JsonOption = False,
     home: HomeOption = DEFAULT_HOME,
 ) -> None:
     """Break something on purpose. `fault list [JOB_ID]` shows what was asked for; `fault clear [ID]` ends one fault, or all that last."""
-    if seconds is not None and kind in {"list", "clear"}:
-        fail(f"fault {kind}: --seconds is for faults that last", BAD_INPUT)
+    more = {name: value for name, value in (("seconds", seconds), ("code", code), ("device", device)) if value is not None}
+    if more and kind in {"list", "clear"}:
+        fail(f"fault {kind}: --{next(iter(more))} is for a fault that is to strike", BAD_INPUT)
     with control_plane(home) as rest:
         match kind:
             case "list":
@@ -40,14 +47,14 @@ def fault(
             case "clear":
                 _clear(rest, target, as_json=as_json)
             case _:
-                _inject(rest, kind, target, seconds, as_json=as_json)
+                _inject(rest, kind, target, more, as_json=as_json)
 
 
-def _inject(rest: Rest, kind: str, target: str | None, seconds: float | None, *, as_json: bool) -> None:
+def _inject(rest: Rest, kind: str, target: str | None, more: dict[str, float | int], *, as_json: bool) -> None:
     target = target or _WITHOUT_TARGET.get(kind)
     if target is None:
         fail(f"fault {kind}: TARGET is missing: {_TARGETS}", BAD_INPUT)
-    asked = {"kind": kind, "target": target} | ({} if seconds is None else {"seconds": seconds})
+    asked = {"kind": kind, "target": target, **more}
     # The key makes it safe to send again what may have arrived already: the second time would strike the replacement.
     found = rest.post("/v1/faults", asked, key=str(uuid.uuid4()))
     if as_json:

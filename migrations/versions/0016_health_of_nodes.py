@@ -1,4 +1,4 @@
-"""nodes that heal: schedulability, labels, taints, evacuation, capacity"""
+"""nodes that heal: schedulability, labels, taints, evacuation, capacity; faults of accelerators"""
 
 from __future__ import annotations
 
@@ -23,8 +23,12 @@ def upgrade() -> None:
     op.add_column("node", sa.Column("zone", sa.Text(), nullable=True))
     for column in ("schedulability", "labels", "taints", "capacity_type"):
         op.alter_column("node", column, server_default=None)
+    for column in ("code", "device"):
+        op.add_column("fault", sa.Column(column, sa.BigInteger(), nullable=True))
 
 
 def downgrade() -> None:
+    for column in ("device", "code"):
+        op.drop_column("fault", column)
     for column in ("zone", "capacity_type", "leave_why", "leave_by", "taints", "labels", "schedulability"):
         op.drop_column("node", column)

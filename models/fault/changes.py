@@ -23,7 +23,7 @@ from models.notify import notify, notify_all
 
 @dataclass(frozen=True)
 class FaultWish:
-    """Exactly what is to be struck: a process of a job, the whole node, or its copy of a shard."""
+    """Exactly what is to be struck: a process of a job, the whole node, its copy of a shard, or one of its accelerators."""
 
     kind: FaultKind
     target: str
@@ -37,6 +37,8 @@ class FaultWish:
     namespace: str | None = None
     step: int | None = None
     shard: int | None = None
+    code: int | None = None
+    device: int | None = None
 
 
 def request_fault(session: Session, wish: FaultWish, *, by: str, now: datetime) -> Fault:
@@ -52,6 +54,8 @@ def request_fault(session: Session, wish: FaultWish, *, by: str, now: datetime) 
         namespace=wish.namespace,
         step=wish.step,
         shard=wish.shard,
+        code=wish.code,
+        device=wish.device,
         seconds=wish.seconds,
         state=FAULT.initial,
         state_since=now,

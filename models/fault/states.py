@@ -12,6 +12,9 @@ class FaultKind(StrEnum):
 
     ``corrupt-shard``: a byte of one node's copy of a shard is changed in its memory. ``bucket-outage``: for a while every call to the object store
     fails, those of all nodes' memory tiers and those of the control plane; no agent strikes it.
+    ``xid``: a line of a driver in the kernel log of simulated accelerators. ``spot-notice``: the provider's word that it takes the host back at a
+    deadline, and ``spot-reclaim``: that it does, without a word. ``partition``: the agent does not reach the control plane for a while, and what
+    runs on the node goes on. ``slow-node``: what trains on the node gets half of its time, for a while.
     """
 
     KILL_RANK = "kill-rank"
@@ -19,6 +22,11 @@ class FaultKind(StrEnum):
     KILL_NODE = "kill-node"
     CORRUPT_SHARD = "corrupt-shard"
     BUCKET_OUTAGE = "bucket-outage"
+    XID = "xid"
+    SPOT_NOTICE = "spot-notice"
+    SPOT_RECLAIM = "spot-reclaim"
+    PARTITION = "partition"
+    SLOW_NODE = "slow-node"
 
 
 class FaultState(StrEnum):

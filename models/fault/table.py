@@ -16,7 +16,8 @@ class Fault(Timed, Base):
     """``target`` is what the caller named; ``process_id`` what was found to play the rank then. ``seconds`` None: until it is cleared.
 
     ``cluster_id`` and ``node_id`` are None for the outage of an object store. ``namespace``, ``step`` and ``shard`` are of the copy that is to be
-    corrupted. ``note`` is what the agent said of it.
+    corrupted. ``code`` and ``device`` are of an ``xid``: its number, and the place of the accelerator on its host. ``note`` is what the agent said
+    of it.
     """
 
     __tablename__ = "fault"
@@ -36,6 +37,8 @@ class Fault(Timed, Base):
     namespace: Mapped[str | None]
     step: Mapped[int | None]
     shard: Mapped[int | None]
+    code: Mapped[int | None]
+    device: Mapped[int | None]
     seconds: Mapped[float | None] = mapped_column(Double)
     state: Mapped[FaultState]
     note: Mapped[str | None]

@@ -101,8 +101,8 @@ def test_a_node_is_killed_with_everything_on_it(call: Call, pid: int, work: Work
 
 
 REFUSED = [
-    ("xid", "i-1", 422, "kill-rank"),
-    ("spot-notice", "i-1", 422, "kill-node"),
+    ("xid", "i-nothing", 404, "i-nothing"),
+    ("partition", "{job}/7", 422, "rank 7"),
     ("kil-rank", "i-1", 422, "hang-rank"),
     ("kill-rank", "job-nothing/0", 404, "job-nothing"),
     ("kill-rank", "nonsense", 422, "JOB_ID/RANK"),

@@ -38,6 +38,8 @@ _START_S = 20.0
 _GRACE_S = 4.0
 """Longer than the shepherd's own grace, so that it ends its flock itself."""
 _KILL_S = 2.0
+RECLAIMED = "reclaimed"
+"""In a host's directory: it has been taken back, for good. Written by its agent (``everstep fault spot-reclaim``) just before its end."""
 _KEPT = ("host.json", ".lock", "agent.log", FOLDER)
 """What a fresh disk does not take from a host's directory."""
 
@@ -106,7 +108,7 @@ class LocalProvider:
         return tuple(seen)
 
     def release(self, ref: HostRef) -> None:
-        place = self._place(ref)
+        place = self._place(ref, is_reclaimed_too=True)
         with _alone(place):
             _end(place)
             memory.give_back(place.name, self.memory_root)
@@ -137,15 +139,16 @@ class LocalProvider:
     def _attachments(self, place: Path) -> Attachments:
         return Attachments(place, self.directory.parent / "volumes")
 
-    def _place(self, ref: HostRef) -> Path:
+    def _place(self, ref: HostRef, *, is_reclaimed_too: bool = False) -> Path:
+        """A host that has been taken back is known no longer; what is left of it here is still to be tidied away."""
         place = self.directory / instance_id_of(ref.claim)
-        if not (place / "host.json").exists():
+        if not (place / "host.json").exists() or ((place / RECLAIMED).exists() and not is_reclaimed_too):
             message = f"no host {place.name}"
             raise HostNotFound(message)
         return place
 
     def _places(self) -> list[Path]:
-        return sorted(path.parent for path in self.directory.glob("i-*/host.json"))
+        return sorted(path.parent for path in self.directory.glob("i-*/host.json") if not (path.parent / RECLAIMED).exists())
 
     def _seen(self, place: Path) -> HostSeen:
         noted = _read(place / "host.json")
@@ -200,6 +203,7 @@ class LocalProvider:
             "PYTHONPATH": str(ROOT),
             "PYTHONUNBUFFERED": "1",
             "EVERSTEP_HOST_DIR": str(place),
+            "EVERSTEP_RECLAIM_FILE": str(place / RECLAIMED),
             "EVERSTEP_AGENT_STATE": str(state),
             "EVERSTEP_API_URL": self.api_url,
             "EVERSTEP_BOOT_TOKEN": spec.boot_token,
