@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from workers.providers.base import Provider
 from workers.providers.local import LocalProvider
+from workers.providers.simulated_fleet import FleetProvider
 from workers.settings import Settings, SettingsError
 
 
@@ -20,7 +21,11 @@ def _local(settings: Settings) -> Provider:
     )
 
 
-_KNOWN: Mapping[str, Callable[[Settings], Provider]] = MappingProxyType({"local": _local})
+def _simulated(settings: Settings) -> Provider:
+    return FleetProvider(settings.home / "fleet")
+
+
+_KNOWN: Mapping[str, Callable[[Settings], Provider]] = MappingProxyType({"local": _local, "simulated": _simulated})
 
 
 def provider(settings: Settings) -> Provider:
