@@ -129,11 +129,15 @@ def settle_processes(session: Session, job: Job, places: Sequence[tuple[NodeId, 
     return wanted
 
 
-def settle_given_up(session: Session, job: Job, process: JobProcess, *, why: str, now: datetime) -> None:
-    """The process no longer counts, whatever it still does."""
-    if process.state in PROCESS.live:
-        advance(PROCESS, process, ProcessState.LOST, now=now)
-        process.failure = process.failure or why
+def settle_given_up(session: Session, job: Job, process: JobProcess, *, why: str, is_planned: bool = False, now: datetime) -> None:
+    """The process no longer counts, whatever it still does. ``is_planned``: nothing is lost with it."""
+    if process.state not in PROCESS.live:
+        return
+    advance(PROCESS, process, ProcessState.LOST, now=now)
+    process.failure = process.failure or why
+    if is_planned:
+        record(session, job, "process released", f"{process.id} is not needed any more where it is: {why}", now)
+    else:
         record(session, job, "process lost", f"Rank {process.rank} ({process.id}) is given up: {why}", now, level=Level.WARN)
 
 

@@ -16,10 +16,14 @@ _CRASHES = frozenset({4, 6, 7, 8, 11})
 
 @dataclass(frozen=True)
 class Casualties:
-    """``alive`` are those that still count. ``doomed`` are said to be alive and yet given up, each with the reason."""
+    """``alive`` are those that still count. ``doomed`` are said to be alive and yet given up, each with the reason.
+
+    ``released`` are not needed any more where they are, and their nodes are to be left.
+    """
 
     alive: tuple[ProcessSeen, ...]
     doomed: dict[ProcessId, str] = field(default_factory=dict)
+    released: dict[ProcessId, str] = field(default_factory=dict)
     again_in: timedelta | None = None
 
     def why(self, process: ProcessSeen) -> str:
@@ -36,6 +40,7 @@ def casualties(seen: JobSeen, now: datetime) -> Casualties:
     """Looks at every live process's node, and at what its peers say."""
     lost_nodes = _lost_nodes(seen)
     doomed: dict[ProcessId, str] = {}
+    released: dict[ProcessId, str] = {}
     again: timedelta | None = None
     for process in seen.alive:
         node = seen.nodes.get(process.node)
@@ -43,13 +48,16 @@ def casualties(seen: JobSeen, now: datetime) -> Casualties:
             doomed[process.id] = "its node is lost or leaves"
         elif node.id in lost_nodes:
             doomed[process.id] = "its node's stream has closed and its peers' collectives broke"
+        elif node.must_be_left and _is_dispensable(seen, process):
+            released[process.id] = f"its node is to be left: {node.leave_why}"
         elif process.state is ProcessState.WANTED and node.can_be_told:
             rest = process.state_since + seen.patience.start - now
             if rest <= timedelta(0):
                 doomed[process.id] = "its agent did not start it"
             else:
                 again = soonest(again, rest)
-    return Casualties(tuple(process for process in seen.alive if process.id not in doomed), doomed, again)
+    gone = doomed | released
+    return Casualties(tuple(process for process in seen.alive if process.id not in gone), doomed, released, again)
 
 
 def faults(seen: JobSeen) -> list[ProcessSeen]:
@@ -93,6 +101,14 @@ def _lost_nodes(seen: JobSeen) -> frozenset[NodeId]:
     complaining = {process.node for process in members if process.broken >= generation.number}
     silent = {process.node for process in members if _node(seen, process).stream_lost_at is not None}
     return frozenset(node for node in silent if complaining - {node})
+
+
+def _is_dispensable(seen: JobSeen, process: ProcessSeen) -> bool:
+    """No rank is its, and nobody may still need its state: that of a rank handed over is kept until those who took over hold it."""
+    generation = seen.generation
+    if generation is None:
+        return True
+    return process.id not in generation.members and (generation.is_formed or not process.reformed)
 
 
 def _is_going(seen: JobSeen, process: ProcessSeen) -> bool:

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 
 from models.ids import ProcessId
 from models.job.states import ENDED, JobState, ProcessState
-from workers.plans import placement, resuming
+from workers.plans import leaving, placement, resuming
 from workers.plans.decision import Decision, soonest
 from workers.plans.evidence import Casualties, casualties, evidence_at, faults, told_fault
 from workers.plans.job_seen import (
@@ -53,6 +53,7 @@ def plan(seen: JobSeen, now: datetime) -> Decision[Action]:
         return Decision((Move(JobState.FAILED, fault),))
     lost = casualties(seen, now)
     given_up = tuple(GiveUp(process, why) for process, why in lost.doomed.items())
+    given_up += tuple(GiveUp(process, why, is_planned=True) for process, why in lost.released.items())
     counted = len(faults(seen))
     restarts = (CountRestarts(counted, "User code has failed once more."),) if counted > seen.restarts else ()
     rest = _form(seen, lost, now) if seen.generation is None else _keep(seen, seen.generation, lost, now)
@@ -179,7 +180,7 @@ def _keep(seen: JobSeen, generation: GenerationSeen, lost: Casualties, now: date
         return Decision((Move(JobState.SUCCEEDED, "All steps are done."),))
     if not ranks.dead:
         return _nobody_died(seen, generation, ranks, lost, now)
-    if seen.has_ever_formed and not any(process.reformed for process in lost.alive):
+    if seen.has_ever_formed and not any(process.reformed for process in ranks.alive) and not _former(seen, generation, lost):
         return _nobody_holds(seen, generation, ranks, lost, now)
     return _replace(seen, generation, ranks, lost, now)
 
@@ -215,9 +216,11 @@ def _replace(
     """
     idle = _idle(seen, generation, lost)
     ready = [process for process in idle if process.state is ProcessState.READY and seen.nodes[process.node].can_be_told]
+    if not any(process.reformed for process in ranks.alive):
+        ready = [*_former(seen, generation, lost)[:1], *ready]  # it gave its rank away and yet is the last to hold the state
     chosen = placement.substitutes(seen, ranks.dead, ready)
     names = ", ".join(f"rank {generation.members.index(process.id)} ({lost.why(process)})" for process in ranks.dead)
-    recovering = (Move(JobState.RECOVERING, f"Lost {names}."),) if seen.state is JobState.TRAINING else ()
+    recovering = _recovering(seen, f"Lost {names}.")
     spares = seen.spares * seen.processes_per_node
     if len(chosen) == len(ranks.dead):
         members = tuple(chosen[one].id if one in chosen else one for one in generation.members)
@@ -239,17 +242,23 @@ def _nobody_died(seen: JobSeen, generation: GenerationSeen, ranks: _Ranks, lost:
     is_formed = generation.is_formed or all(process.reformed >= generation.number for process in ranks.alive)
     formed = (Move(JobState.TRAINING, f"Generation {generation.number} has formed."),)
     moved = formed if is_formed and seen.state is not JobState.TRAINING else ()
-    idle = len(_idle(seen, generation, lost))
+    idle = _idle(seen, generation, lost)
     is_ending = any(process.state is ProcessState.FINISHED for process in ranks.alive)
-    spares = 0 if is_ending else seen.spares * seen.processes_per_node - idle
-    started, missing = _start(seen, lost, now, needed=0, spares=spares)
-    again = _POLL * 2 if missing.spares else None
     remade = _broken(seen, generation, ranks, now)
     if remade is None and not is_formed:
         remade = _overdue(seen, generation, ranks, now)
-    if remade is None:
-        return Decision((*moved, *started), again)
-    return Decision((*moved, *remade.actions, *started), soonest(again, remade.again_in))
+    is_remade = remade is not None and bool(remade.actions)
+    leave = leaving.NOBODY
+    if not (is_ending or is_remade):
+        leave = leaving.leave(seen, generation, ranks.alive, idle, now, is_formed=is_formed)
+    free = len(idle) - leave.reserved - leave.moved
+    spares = 0 if is_ending else seen.spares * seen.processes_per_node - free
+    started, missing = _start(seen, lost, now, needed=leave.needed, spares=spares)
+    if leave.publish is not None:
+        return Decision((*_recovering(seen, leave.publish.why), leave.publish, *started), _POLL)
+    again = soonest(leave.again_in, _POLL * 2 if missing.spares else None, _POLL if missing.needed else None)
+    actions = (*moved, *(remade.actions if remade else ()), *started, *(_say(seen, leave.waits) if leave.waits else ()))
+    return Decision(actions, soonest(again, remade.again_in if remade else None))
 
 
 def _broken(seen: JobSeen, generation: GenerationSeen, ranks: _Ranks, now: datetime) -> Decision[Action] | None:
@@ -281,8 +290,11 @@ def _overdue(seen: JobSeen, generation: GenerationSeen, ranks: _Ranks, now: date
 
 
 def _again(seen: JobSeen, generation: GenerationSeen, why: str, since: datetime | None) -> tuple[Action, ...]:
-    recovering = (Move(JobState.RECOVERING, why),) if seen.state is JobState.TRAINING else ()
-    return (*recovering, Publish(generation.members, why, since))
+    return (*_recovering(seen, why), Publish(generation.members, why, since))
+
+
+def _recovering(seen: JobSeen, why: str) -> tuple[Move, ...]:
+    return (Move(JobState.RECOVERING, why),) if seen.state is JobState.TRAINING else ()
 
 
 def _repeats(seen: JobSeen, generation: GenerationSeen, now: datetime) -> int:
@@ -305,8 +317,14 @@ class _Missing:
 
 
 def _idle(seen: JobSeen, generation: GenerationSeen, lost: Casualties) -> list[ProcessSeen]:
-    """Processes that count and play no rank: spares, warm or warming up."""
-    return [process for process in lost.alive if process.id not in generation.members and not seen.nodes[process.node].is_going]
+    """Processes that count and play no rank: spares, warm or warming up. One whose node is to be left is none."""
+    return [process for process in lost.alive if process.id not in generation.members and not seen.nodes[process.node].must_be_left]
+
+
+def _former(seen: JobSeen, generation: GenerationSeen, lost: Casualties) -> list[ProcessSeen]:
+    """Those that gave their ranks away and still hold the state."""
+    besides = [process for process in lost.alive if process.id not in generation.members and process.reformed]
+    return [process for process in besides if process.state is ProcessState.READY and seen.nodes[process.node].can_be_told]
 
 
 def _start(seen: JobSeen, lost: Casualties, now: datetime, *, needed: int, spares: int) -> tuple[tuple[Action, ...], _Missing]:

@@ -25,11 +25,16 @@ class Patience:
     fault: timedelta = timedelta(seconds=1)
     told: timedelta = timedelta(seconds=3)
     halt: timedelta = timedelta(seconds=5)
+    leaving: timedelta = timedelta(seconds=10)
+    """So long before a node's deadline nothing better is waited for."""
 
 
 @dataclass(frozen=True)
 class NodeSeen:
-    """``serves``: ready and wanted. ``is_going``: drained, released or gone, so that nothing on it counts any more."""
+    """``serves``: ready and wanted. ``is_going``: drained, released or gone, so that nothing on it counts any more.
+
+    ``leave_why`` says why what runs there is to leave, None if it need not, and ``leave_by`` when at the latest, where that is known.
+    """
 
     id: NodeId
     group: str
@@ -39,6 +44,13 @@ class NodeSeen:
     is_held: bool = False
     stream_lost_at: datetime | None = None
     went_at: datetime | None = None
+    leave_by: datetime | None = None
+    leave_why: str | None = None
+
+    @property
+    def must_be_left(self) -> bool:
+        """Not merely a recommendation."""
+        return self.leave_why is not None and self.leave_by is not None
 
     @property
     def can_be_told(self) -> bool:
@@ -157,8 +169,11 @@ class Start:
 
 @dataclass(frozen=True)
 class GiveUp:
+    """``is_planned``: nothing is lost with it."""
+
     process: ProcessId
     why: str
+    is_planned: bool = False
 
 
 @dataclass(frozen=True)

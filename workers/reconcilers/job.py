@@ -117,9 +117,9 @@ def _write(session: Session, job: Job, action: seen_as.Action, now: datetime) ->
     match action:
         case seen_as.Start(places=places):
             changes.settle_processes(session, job, places, now=now)
-        case seen_as.GiveUp(process=process, why=why):
+        case seen_as.GiveUp(process=process, why=why, is_planned=is_planned):
             row = session.get_one(JobProcess, process)
-            changes.settle_given_up(session, job, row, why=why, now=now)
+            changes.settle_given_up(session, job, row, why=why, is_planned=is_planned, now=now)
             nudge(session, Node.KIND, row.node_id)
         case seen_as.Publish(members=members, why=why, evidence_at=evidence_at):
             rows = [session.get_one(JobProcess, process) for process in members]
@@ -156,6 +156,8 @@ def _nodes_seen(session: Session, job: Job, present: Sequence[Node]) -> Mapping[
             is_held=node.id in held or not node.takes_work,
             stream_lost_at=node.stream_lost_at,
             went_at=node.state_since,
+            leave_by=node.leave_by,
+            leave_why=node.leave_why,
         )
         for age, node in enumerate(present)
     }
@@ -166,11 +168,15 @@ def _checkpoint(
 ) -> tuple[bool, seen_as.CheckpointSeen | None]:
     """Whether the job has a namespace, and the newest complete step in it. Nobody is asked while a process that can be heard holds the state.
 
-    Memory on nodes that go, or are not heard, does not count: it may be gone with them.
+    Memory on nodes that go, or are not heard, does not count: it may be gone with them. Nor does that on nodes which are to be left, as long as
+    somebody there still holds the state.
     """
     heard = {node.id for node in present.values() if not node.is_going and node.stream_lost_at is None}
-    if not job.generation or any(one.state in ALIVE and one.reformed and one.node_id in heard for one in processes):
+    stay = {node for node in heard if not present[node].must_be_left}
+    holding = {one.node_id for one in processes if one.state in ALIVE and one.reformed and one.node_id in heard}
+    if not job.generation or holding & stay:
         return False, None
+    heard = stay if holding else heard
     namespace = checkpoints.of_job(session, job.id)
     if namespace is None:
         return False, None
