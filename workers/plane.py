@@ -13,6 +13,7 @@ from models.access.secrets import boot_token
 from models.checkpoint.table import CheckpointExport, CheckpointStep
 from models.clock import Clock, WallClock
 from models.cluster.table import Cluster
+from models.condition.table import RepairHold
 from models.health.table import HealthCheck
 from models.job.table import Job
 from models.node.table import Host, Node
@@ -23,12 +24,15 @@ from models.volume.table import Attachment
 from workers import objects
 from workers.driver import Driver, Reconciler
 from workers.exports import Exports
+from workers.plans.brake import Limits
 from workers.plans.job_seen import Patience as JobPatience
 from workers.plans.node import Patience as NodePatience
+from workers.plans.repair import Policy, Unknown
 from workers.providers import registry
 from workers.providers.base import Provider
 from workers.reconcilers.checkpoint import CheckpointReconciler
 from workers.reconcilers.cluster import ClusterReconciler
+from workers.reconcilers.condition import HoldReconciler
 from workers.reconcilers.export import ExportReconciler
 from workers.reconcilers.health import HealthReconciler
 from workers.reconcilers.host import HostReconciler
@@ -45,6 +49,7 @@ LANES: Mapping[str, str] = MappingProxyType(
         Cluster.KIND: FAST,
         SoftwareUpdate.KIND: FAST,
         HealthCheck.KIND: FAST,
+        RepairHold.KIND: FAST,
         Host.KIND: SLOW,
         Attachment.KIND: SLOW,
         CheckpointStep.KIND: SLOW,
@@ -66,9 +71,11 @@ class Plane:
 def build(settings: Settings, sessions: Sessions, clock: Clock) -> Plane:
     provider = registry.provider(settings)
     node_patience = NodePatience(loss=settings.node_patience, boot=settings.boot_patience)
+    policy = _policy(settings)
     reconcilers: dict[str, Reconciler] = {
         Cluster.KIND: ClusterReconciler(),
-        Node.KIND: NodeReconciler(node_patience),
+        Node.KIND: NodeReconciler(node_patience, policy),
+        RepairHold.KIND: HoldReconciler(policy.limits),
         Host.KIND: HostReconciler(provider, partial(boot_token, settings.master_key)),
         Attachment.KIND: AttachmentReconciler(provider),
         SoftwareUpdate.KIND: SoftwareReconciler(),
@@ -79,6 +86,16 @@ def build(settings: Settings, sessions: Sessions, clock: Clock) -> Plane:
     }
     owner = f"{socket.gethostname()}:{os.getpid()}"
     return Plane(sessions, clock, Driver(sessions, clock, owner, reconcilers), provider)
+
+
+def _policy(settings: Settings) -> Policy:
+    return Policy(
+        unknown=Unknown(settings.unknown_fault),
+        window=settings.fault_window,
+        drain=settings.drain_limit,
+        quarantine=settings.quarantine,
+        limits=Limits(share=settings.repair_brake, window=settings.repair_brake_window),
+    )
 
 
 def _with_endpoint(settings: Settings) -> Mapping[str, str]:

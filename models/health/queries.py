@@ -41,6 +41,12 @@ def was_examined(session: Session, node_id: str) -> bool:
     return session.scalars(select(NodeCheck.id).where(NodeCheck.node_id == node_id).limit(1)).first() is not None
 
 
+def newest(session: Session, node_id: str) -> CheckState | None:
+    """How the newest examination of a node stands, None if it has had none."""
+    wanted = select(NodeCheck.state).where(NodeCheck.node_id == node_id).order_by(NodeCheck.sequence.desc()).limit(1)
+    return session.scalars(wanted).first()
+
+
 def get(session: Session, check_id: str) -> NodeCheck | None:
     """Locked."""
     return session.scalars(locked(select(NodeCheck).where(NodeCheck.id == check_id))).one_or_none()

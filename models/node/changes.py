@@ -16,8 +16,8 @@ from models.events import About, Level
 from models.ids import ClusterId, InstanceId, LogicalId, OperationId, digest, new_logical_id, new_node_id
 from models.job import queries as jobs
 from models.move import move, wake
-from models.node.labels import TAINT
-from models.node.states import NODE, ON_SUSPICION, RESTARTING, CapacityType, HostWord, NodeState
+from models.node.labels import DECLARED, TAINT, Worn
+from models.node.states import NODE, ON_SUSPICION, RESTARTING, CapacityType, HostWord, NodeState, Schedulability
 from models.node.table import Host, Node
 from models.notify import DIRECTIVE as CHANNEL
 from models.notify import notify, nudge
@@ -176,6 +176,27 @@ def settle_held(session: Session, node: Node, holder: str | None, *, now: dateti
     text_ = "The node takes no new work." if holder else "The node takes work again."
     record(session, node, "node held" if holder else "node given back", text_, now)
     wake(session, node, now=now)
+
+
+def settle_schedulability(session: Session, node: Node, new: Schedulability, *, why: str, now: datetime) -> None:
+    """What the conditions of the locked node come to. Its words are put on it by ``settle_dressed``."""
+    is_well = new is Schedulability.SCHEDULABLE
+    node.schedulability = new
+    node.message = None if is_well else f"{new}: {why}"
+    record(session, node, "node schedulable" if is_well else "node unschedulable", f"{new}: {why}", now, level=_level(is_well))
+    wake(session, node, now=now)
+
+
+def settle_dressed(session: Session, node: Node, worn: Worn, *, declared: Worn) -> None:
+    """What the locked node carries from now on, and what of it is its group's."""
+    node.labels, node.taints = dict(worn.labels), [dict(taint) for taint in worn.taints]
+    wish = {"labels": dict(declared.labels), "taints": [dict(taint) for taint in declared.taints]}
+    node.facts = {**node.facts, DECLARED: wish} if any(wish.values()) else {k: v for k, v in node.facts.items() if k != DECLARED}
+    session.flush()
+
+
+def _level(is_well: bool) -> Level:
+    return Level.INFO if is_well else Level.WARN
 
 
 def settle_leaving(session: Session, node: Node, *, by: datetime | None, why: str, now: datetime) -> None:

@@ -19,6 +19,8 @@ FAULT_REASONS: Final = f"{PREFIX}fault-reasons"
 FAULT_DETAILS: Final = f"{PREFIX}fault-details"
 """An annotation: a list of ``{"timestamp", "type", "reason", "message"}``."""
 TAINT: Final = {"Key": HEALTH, "Value": Schedulability.UNSCHEDULABLE.value, "Effect": "NoSchedule"}
+DECLARED: Final = "declared"
+"""The fact of a node that keeps what its group declared when it was last put on."""
 OURS: Final = frozenset({HEALTH, FAULT_TYPES, FAULT_REASONS})
 """Labels that follow from a node's health. Whoever sets the first by hand asks for what it says; the others are put right again."""
 
@@ -71,3 +73,9 @@ def declared_in(config: Mapping[str, Any] | None) -> Worn:
 def _joined(words: Collection[str]) -> str:
     """As label values may look: words joined by a dash, in one order."""
     return "-".join(sorted(set(words)))[:63]
+
+
+def declared_before(facts: Mapping[str, Any]) -> Worn:
+    """What the group of a node with these facts declared when it was last put on."""
+    kept = facts.get(DECLARED) or {}
+    return Worn(dict(kept.get("labels", {})), tuple(dict(taint) for taint in kept.get("taints", ())))

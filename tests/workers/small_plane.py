@@ -19,6 +19,7 @@ from models.cluster import queries as clusters
 from models.cluster.changes import request_deletion
 from models.cluster.states import ClusterState
 from models.cluster.table import Cluster
+from models.condition.table import RepairHold
 from models.directive import queries as directives
 from models.directive.changes import report_delivered
 from models.errors import NotFound
@@ -47,6 +48,7 @@ from workers.objects import Objects
 from workers.providers.simulated import SimulatedProvider
 from workers.reconcilers.checkpoint import CheckpointReconciler
 from workers.reconcilers.cluster import ClusterReconciler
+from workers.reconcilers.condition import HoldReconciler
 from workers.reconcilers.export import ExportReconciler
 from workers.reconcilers.health import HealthReconciler
 from workers.reconcilers.host import HostReconciler
@@ -63,6 +65,7 @@ TABLES = {
     "job": Job,
     "software": SoftwareUpdate,
     "health": HealthCheck,
+    "hold": RepairHold,
     "attachment": Attachment,
     "checkpoint": CheckpointStep,
     "export": CheckpointExport,
@@ -109,6 +112,7 @@ class SmallPlane:
                 "job": JobReconciler(),
                 "software": SoftwareReconciler(),
                 "health": HealthReconciler(),
+                "hold": HoldReconciler(),
                 "attachment": AttachmentReconciler(self.provider),
                 "checkpoint": CheckpointReconciler(self.objects),
                 "export": ExportReconciler(self.exports, self.object_store_url),

@@ -53,6 +53,13 @@ class Brake:
     is_new: bool = False
 
 
+@dataclass(frozen=True)
+class HoldRepairs:
+    """The group's repairs are held back from now on."""
+
+    why: str
+
+
 OPEN = Brake()
 
 

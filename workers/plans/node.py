@@ -1,7 +1,8 @@
 """What to conclude about one node. Pure: same snapshot, same actions.
 
 Unreachable is not dead. A silent node is only suspected: its work goes on, and nobody replaces it, until a second witness confirms the loss
-(its provider, or its processes' peers while its stream is closed) or its patience runs out.
+(its provider, or its processes' peers while its stream is closed) or its patience runs out. When too many are silent at once, only their
+provider's word counts: see ``workers.plans.brake``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from datetime import datetime, timedelta
 
 from models.ids import GroupId
 from models.node.states import HostWord, NodeState, Restart
+from workers.plans import brake
+from workers.plans.brake import Brake, HoldRepairs
 from workers.plans.decision import Decision, soonest
 
 
@@ -55,6 +58,8 @@ class NodeSeen:
     move_to: GroupId | None = None
     move_is_possible: bool = True
     """Whether the group that the node is to go to still takes nodes."""
+    brake: Brake = brake.OPEN
+    """Whether so many have trouble at once that nobody is given up on suspicion."""
     patience: Patience = field(default_factory=Patience)
 
 
@@ -66,9 +71,10 @@ class Move:
 
 @dataclass(frozen=True)
 class Lose:
-    """The loss is confirmed."""
+    """The loss is confirmed. ``is_certain``: by its provider, or by nobody's having any doubt."""
 
     why: str
+    is_certain: bool = True
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,7 @@ class WithdrawMove:
     why: str
 
 
-Action = Move | Lose | Fail | StartAnew | DropRestart | HandOver | WithdrawMove
+Action = Move | Lose | Fail | StartAnew | DropRestart | HandOver | WithdrawMove | HoldRepairs
 
 
 def plan(seen: NodeSeen, now: datetime) -> Decision[Action]:
@@ -191,10 +197,11 @@ def _suspect(seen: NodeSeen, now: datetime) -> Decision[Action]:
         return Decision((Move(NodeState.DRAINING, f"A {seen.restart} was requested."),), timedelta(0))
     if _is_heard(seen, now):
         return Decision((Move(NodeState.READY, "Its agent was heard again."),))
-    witnesses = _witnesses(seen, now)
-    if witnesses:
-        return Decision((Lose("; ".join(witnesses)),))
-    return Decision((), timedelta(seconds=1))
+    certain, suspected = _provider_says(seen), _suspicions(seen, now)
+    if certain or (suspected and seen.brake.why is None):
+        return Decision((Lose("; ".join((*certain, *suspected)), is_certain=bool(certain)),))
+    held = (HoldRepairs(str(seen.brake.why)),) if suspected and seen.brake.is_new else ()
+    return Decision(held, timedelta(seconds=1))
 
 
 def _is_heard(seen: NodeSeen, now: datetime) -> bool:
@@ -202,16 +209,26 @@ def _is_heard(seen: NodeSeen, now: datetime) -> bool:
     return seen.stream_lost_at is None and is_beating
 
 
-def _witnesses(seen: NodeSeen, now: datetime) -> list[str]:
-    """Who confirms the loss. Without node recovery only the provider's word that the host exists no longer counts."""
+def is_suspected_lost(seen: NodeSeen, now: datetime) -> bool:
+    """Whether a suspected node would be given up now, without its provider's word."""
+    return not _provider_says(seen) and bool(_suspicions(seen, now))
+
+
+def _provider_says(seen: NodeSeen) -> list[str]:
+    """What its provider has said since, if it confirms the loss. Without node recovery only its word that the host exists no longer counts."""
     is_asked_since = seen.host_word_at is not None and seen.host_word_at >= seen.state_since
-    said = []
     if is_asked_since and seen.host_word is HostWord.MISSING:
-        said.append("the provider knows no such instance")
+        return ["the provider knows no such instance"]
+    if is_asked_since and seen.host_word is HostWord.DEAD and seen.is_recovered:
+        return ["the provider says the instance is dead"]
+    return []
+
+
+def _suspicions(seen: NodeSeen, now: datetime) -> list[str]:
+    """Who else confirms it, and may be wrong when the network is what has failed."""
     if not seen.is_recovered:
-        return said
-    if is_asked_since and seen.host_word is HostWord.DEAD:
-        said.append("the provider says the instance is dead")
+        return []
+    said = []
     if seen.stream_lost_at is not None and seen.given_up:
         said.append("its stream is closed and its processes' peers lost their connections to it")
     if _silence(seen, now) > seen.patience.loss:

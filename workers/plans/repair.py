@@ -1,0 +1,365 @@
+"""What follows from what is the matter with a node. Pure: same snapshot, same actions.
+
+Suspect, confirm, act. One sign alone costs nobody anything; what is confirmed shows at once, by label, taint and event; then the node's work is
+asked to leave within a limit, and the host is started anew or replaced. Faults of the user's program never cost a node. Where nobody lets us
+repair, labels and taints stay, nothing is locked, and people are told again and again: every quarantine has an exit, or somebody who is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from models.condition.states import OPEN, REAL, ConditionState, FaultClass, Repair, Source
+from models.ids import ConditionId
+from models.node.labels import Worn, dressed
+from models.node.states import SERVING, NodeState, Schedulability
+from workers.plans import brake
+from workers.plans.brake import Brake, HoldRepairs
+from workers.plans.decision import Decision, soonest
+
+LEAVES = "Its host is to be repaired: "
+"""How the reason begins for which we have a node's work leave."""
+MONITOR = "monitor"
+_ENOUGH = 2
+_AT_ONCE = frozenset({"xid:79"})
+"""The device has fallen off the bus: nothing that runs there can still save."""
+
+
+class Unknown(StrEnum):
+    """What is done about a code that no table knows."""
+
+    LABEL = "label"
+    REBOOT = "reboot"
+    IGNORE = "ignore-with-event"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """``window``: the same fault again within it, after a reboot, calls for another host. ``suspect``: a sign that lasts so long is believed.
+
+    ``drain``: how long work has to leave a host that still works. ``quarantine``: for how long a node is kept from work because of a code that
+    nobody knows. ``remind``: how often people are told of a node that waits for them.
+    """
+
+    unknown: Unknown = Unknown.LABEL
+    window: timedelta = timedelta(hours=24)
+    suspect: timedelta = timedelta(seconds=5)
+    drain: timedelta = timedelta(minutes=2)
+    quarantine: timedelta = timedelta(hours=1)
+    remind: timedelta = timedelta(minutes=30)
+    limits: brake.Limits = field(default_factory=brake.Limits)
+
+
+@dataclass(frozen=True)
+class ConditionSeen:
+    """``reboots``: how often the same place was rebooted for the same fault within the window. ``start``: the host's start at which it was seen."""
+
+    id: ConditionId
+    state: ConditionState
+    state_since: datetime
+    fault_class: FaultClass
+    code: str
+    told_at: datetime
+    source: Source = Source.AGENT
+    type: str = ""
+    reason: str = ""
+    seen: int = 1
+    start: int = 0
+    reboots: int = 0
+
+
+@dataclass(frozen=True)
+class HealthSeen:
+    """``is_free``: no restart and no move is under way. ``shown``: why the node shows as Unschedulable whatever its conditions say."""
+
+    state: NodeState
+    schedulability: Schedulability = Schedulability.SCHEDULABLE
+    conditions: tuple[ConditionSeen, ...] = ()
+    is_wanted: bool = True
+    is_free: bool = True
+    is_busy: bool = False
+    starts: int = 0
+    leave_by: datetime | None = None
+    leave_why: str | None = None
+    is_recovered: bool = True
+    """Whether the cluster lets us repair (NodeRecovery Automatic)."""
+    brake: Brake = brake.OPEN
+    worn: Worn = field(default_factory=Worn)
+    declared: Worn = field(default_factory=Worn)
+    declared_before: Worn = field(default_factory=Worn)
+    deep_check: Mapping[str, str] = field(default_factory=dict)
+    """The label of its deep health checks, if there is one. A node that is examined, or failed, takes no work."""
+    is_kept_from_work: bool = False
+    policy: Policy = field(default_factory=Policy)
+
+
+@dataclass(frozen=True)
+class Conclude:
+    """A condition's new state. ``repair`` is what was decided, if it was now."""
+
+    condition: ConditionId
+    new: ConditionState
+    why: str
+    repair: Repair | None = None
+
+
+@dataclass(frozen=True)
+class RestartProcess:
+    """The process that it struck starts anew."""
+
+    condition: ConditionId
+    why: str
+
+
+@dataclass(frozen=True)
+class Mark:
+    schedulability: Schedulability
+    why: str
+
+
+@dataclass(frozen=True)
+class Leave:
+    by: datetime
+    why: str
+
+
+@dataclass(frozen=True)
+class Stay:
+    why: str
+
+
+@dataclass(frozen=True)
+class Reboot:
+    why: str
+
+
+@dataclass(frozen=True)
+class Replace:
+    why: str
+
+
+@dataclass(frozen=True)
+class Remind:
+    condition: ConditionId
+    why: str
+
+
+@dataclass(frozen=True)
+class Dress:
+    worn: Worn
+    why: str
+
+
+Action = Conclude | RestartProcess | Mark | Leave | Stay | Reboot | Replace | HoldRepairs | Remind | Dress
+
+
+def plan(seen: HealthSeen, now: datetime) -> Decision[Action]:
+    """What to do about one node's health, and what it is to wear."""
+    if seen.state in (NodeState.RELEASING, NodeState.GONE):
+        return Decision()
+    verdicts = [_judge(seen, condition, now) for condition in seen.conditions]
+    actions = [action for verdict in verdicts for action in verdict.actions]
+    after = _after(seen, actions, now)
+    is_braked = any(one.state is ConditionState.HELD and one.source is not Source.OPERATOR for one in after)
+    if is_braked and seen.is_recovered and seen.brake.is_new:
+        actions.append(HoldRepairs(str(seen.brake.why)))
+    repairs, again = _repair(seen, after, verdicts, now)
+    actions += [*_mark(seen, after, verdicts), *repairs, *_stay(seen, after)]
+    actions += _dress(seen, after, _schedulability(after, verdicts))
+    return Decision(tuple(actions), soonest(again, *(verdict.again_in for verdict in verdicts)))
+
+
+def repair_of(condition: ConditionSeen, policy: Policy) -> Repair:
+    """What a confirmed condition calls for."""
+    match condition.fault_class:
+        case FaultClass.APPLICATION:
+            return Repair.NOTHING
+        case FaultClass.TRANSIENT:
+            return Repair.PROCESS
+        case FaultClass.REPLACE:
+            return Repair.REPLACE
+        case FaultClass.REBOOT:
+            return Repair.REPLACE if condition.reboots and condition.source is not Source.OPERATOR else Repair.REBOOT
+    by_policy = {Unknown.LABEL: Repair.LABEL, Unknown.REBOOT: Repair.REBOOT, Unknown.IGNORE: Repair.NOTHING}[policy.unknown]
+    return Repair.REPLACE if by_policy is Repair.REBOOT and condition.reboots else by_policy
+
+
+# --------------------------------------------------------------------------------------------------- each condition
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """What is concluded of one condition; ``repair`` is what is, or will be, done about it."""
+
+    condition: ConditionSeen
+    actions: tuple[Action, ...] = ()
+    repair: Repair | None = None
+    again_in: timedelta | None = None
+
+
+def _judge(seen: HealthSeen, condition: ConditionSeen, now: datetime) -> _Verdict:
+    if condition.state is ConditionState.SUSPECTED:
+        return _confirm(seen, condition, now)
+    if condition.start < seen.starts and seen.state in SERVING and seen.is_free:
+        return _Verdict(condition, (Conclude(condition.id, ConditionState.RESOLVED, "The host was started anew since."),))
+    repair = repair_of(condition, seen.policy)
+    if repair in (Repair.NOTHING, Repair.PROCESS):
+        return _Verdict(condition, _pass(condition, repair), repair)
+    if repair is Repair.LABEL:
+        return _watch(seen, condition, now)
+    return _begin(seen, condition, repair, now)
+
+
+def _confirm(seen: HealthSeen, condition: ConditionSeen, now: datetime) -> _Verdict:
+    """A monitor that cannot tell is waited for; anything else is believed when it is seen again, or lasts."""
+    if condition.code == MONITOR:
+        return _Verdict(condition)
+    rest = condition.state_since + seen.policy.suspect - now
+    if condition.seen < _ENOUGH and rest > timedelta(0):
+        return _Verdict(condition, again_in=rest)
+    why = "It was seen again." if condition.seen >= _ENOUGH else f"It has lasted for {seen.policy.suspect.total_seconds():g} s."
+    believed = replace(condition, state=ConditionState.CONFIRMED, state_since=now)
+    verdict = _judge(seen, believed, now)
+    return replace(verdict, actions=(Conclude(condition.id, ConditionState.CONFIRMED, why), *verdict.actions))
+
+
+def _pass(condition: ConditionSeen, repair: Repair) -> tuple[Action, ...]:
+    if repair is Repair.PROCESS:
+        why = f"{condition.type} ({condition.code}): the process that it struck starts anew; the node is as good as before."
+        return (RestartProcess(condition.id, why), Conclude(condition.id, ConditionState.RESOLVED, why, repair))
+    why = (
+        "It is the program's own doing: the node is as good as before."
+        if condition.fault_class is FaultClass.APPLICATION
+        else "Nobody knows this code, and the policy says to tell it and no more."
+    )
+    return (Conclude(condition.id, ConditionState.RESOLVED, why, repair),)
+
+
+def _watch(seen: HealthSeen, condition: ConditionSeen, now: datetime) -> _Verdict:
+    """A code that nobody knows keeps new work away for a while."""
+    rest = condition.state_since + seen.policy.quarantine - now
+    if rest <= timedelta(0):
+        why = f"Nothing more came of it within {seen.policy.quarantine}."
+        return _Verdict(condition, (Conclude(condition.id, ConditionState.RESOLVED, why, Repair.LABEL),))
+    return _Verdict(condition, repair=Repair.LABEL, again_in=rest)
+
+
+def _begin(seen: HealthSeen, condition: ConditionSeen, repair: Repair, now: datetime) -> _Verdict:
+    if not seen.is_wanted or condition.state is ConditionState.REPAIRING:
+        return _Verdict(condition, repair=repair)
+    held = _held(seen, condition, repair)
+    if held is None:
+        why = f"{repair.capitalize()} begins{_again(condition, repair)}."
+        return _Verdict(condition, (Conclude(condition.id, ConditionState.REPAIRING, why, repair),), repair)
+    again = seen.policy.remind if not seen.is_recovered else brake.LOOK_AGAIN
+    if condition.state is ConditionState.CONFIRMED:
+        return _Verdict(condition, (Conclude(condition.id, ConditionState.HELD, held, repair),), repair, again)
+    rest = condition.told_at + seen.policy.remind - now
+    reminder = (Remind(condition.id, held),) if rest <= timedelta(0) else ()
+    return _Verdict(condition, reminder, repair, soonest(again, rest if not reminder else None))
+
+
+def _held(seen: HealthSeen, condition: ConditionSeen, repair: Repair) -> str | None:
+    """Why nothing may be done now."""
+    if not seen.is_recovered:
+        verb = "BatchRebootClusterNodes" if repair is Repair.REBOOT else "BatchReplaceClusterNodes"
+        return f"NodeRecovery is None: no {repair} begins by itself. {verb}, or the label Schedulable, ends this."
+    return None if condition.source is Source.OPERATOR else seen.brake.why
+
+
+def _again(condition: ConditionSeen, repair: Repair) -> str:
+    if repair is Repair.REPLACE and condition.fault_class is not FaultClass.REPLACE:
+        return ": a reboot did not cure it, for the same came again"
+    return ""
+
+
+# ----------------------------------------------------------------------------------------------------- the whole node
+
+
+def _after(seen: HealthSeen, actions: list[Action], now: datetime) -> tuple[ConditionSeen, ...]:
+    """The conditions as they will be when these actions have been written."""
+    found = {condition.id: condition for condition in seen.conditions}
+    for action in actions:
+        if isinstance(action, Conclude):
+            found[action.condition] = replace(found[action.condition], state=action.new, state_since=now)
+    return tuple(condition for condition in found.values() if condition.state in OPEN)
+
+
+def _schedulability(after: tuple[ConditionSeen, ...], verdicts: list[_Verdict]) -> Schedulability:
+    """The worst of what is the matter decides."""
+    real = {condition.id for condition in after if condition.state in REAL}
+    repairs = {verdict.repair for verdict in verdicts if verdict.condition.id in real}
+    if Repair.REPLACE in repairs:
+        return Schedulability.PENDING_REPLACEMENT
+    if Repair.REBOOT in repairs:
+        return Schedulability.PENDING_REBOOT
+    return Schedulability.UNSCHEDULABLE if Repair.LABEL in repairs else Schedulability.SCHEDULABLE
+
+
+def _mark(seen: HealthSeen, after: tuple[ConditionSeen, ...], verdicts: list[_Verdict]) -> list[Action]:
+    new = _schedulability(after, verdicts)
+    if new is seen.schedulability:
+        return []
+    told = ", ".join(f"{condition.type} ({condition.code})" for condition in after if condition.state in REAL)
+    return [Mark(new, told or "Nothing is the matter with it any more.")]
+
+
+def _repair(
+    seen: HealthSeen, after: tuple[ConditionSeen, ...], verdicts: list[_Verdict], now: datetime
+) -> tuple[list[Action], timedelta | None]:
+    """The worst of the repairs that have begun; when to look again for it."""
+    repairs = {verdict.condition.id: verdict.repair for verdict in verdicts}
+    under_way = [condition for condition in after if condition.state is ConditionState.REPAIRING]
+    for repair in (Repair.REPLACE, Repair.REBOOT):
+        of_kind = [condition for condition in under_way if repairs[condition.id] is repair]
+        if of_kind and seen.is_wanted:
+            return _go_on(seen, repair, of_kind, now)
+    return [], None
+
+
+def _go_on(
+    seen: HealthSeen, repair: Repair, conditions: list[ConditionSeen], now: datetime
+) -> tuple[list[Action], timedelta | None]:
+    """Work leaves first, as long as there is some, and within the limit."""
+    first = conditions[0]
+    why = f"{first.type} ({first.code})"
+    is_possible = seen.is_free if repair is Repair.REPLACE else seen.is_free and seen.state in SERVING
+    if not is_possible:
+        return [], None  # whatever is under way wakes the node when it is over
+    deadline = min(condition.state_since for condition in conditions) + seen.policy.drain
+    if seen.leave_by is not None:
+        deadline = min(deadline, seen.leave_by)
+    is_lost = any(condition.code in _AT_ONCE for condition in conditions)
+    if seen.is_busy and not is_lost and now < deadline:
+        leave = [] if seen.leave_by == deadline else [Leave(deadline, f"{LEAVES}{why}.")]
+        return [*leave], deadline - now
+    return [Replace(why) if repair is Repair.REPLACE else Reboot(why)], None
+
+
+def _stay(seen: HealthSeen, after: tuple[ConditionSeen, ...]) -> list[Action]:
+    """What had to leave because of a repair need not any more."""
+    is_ours = seen.leave_why is not None and seen.leave_why.startswith(LEAVES)
+    is_needed = any(condition.state is ConditionState.REPAIRING for condition in after)
+    return [Stay("Its repair is over.")] if is_ours and not is_needed and seen.is_wanted else []
+
+
+def _dress(seen: HealthSeen, after: tuple[ConditionSeen, ...], schedulability: Schedulability) -> list[Action]:
+    shown = schedulability
+    if shown is Schedulability.SCHEDULABLE and seen.is_kept_from_work:
+        shown = Schedulability.UNSCHEDULABLE
+    real = [condition for condition in after if condition.state in REAL]
+    wanted = dressed(
+        seen.worn,
+        schedulability=shown,
+        is_leaving=seen.leave_why is not None,
+        types=[condition.type for condition in real],
+        reasons=[condition.reason for condition in real],
+        declared=Worn({**seen.declared.labels, **seen.deep_check}, seen.declared.taints),
+        declared_before=seen.declared_before,
+    )
+    is_same = dict(wanted.labels) == dict(seen.worn.labels) and list(wanted.taints) == [dict(taint) for taint in seen.worn.taints]
+    is_known = seen.declared == seen.declared_before
+    return [] if is_same and is_known else [Dress(wanted, "Its health or its group says so.")]
