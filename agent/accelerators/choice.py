@@ -25,11 +25,13 @@ KIND = "EVERSTEP_ACCELERATORS"
 KERNEL_LOG = "EVERSTEP_KERNEL_LOG"
 NUMBER = "EVERSTEP_NODE_ACCELERATORS"
 INSTANCE_TYPE = "EVERSTEP_NODE_INSTANCE_TYPE"
+START = "EVERSTEP_HOST_START"
 SIMULATED_NUMBER = "EVERSTEP_SIMULATED_DEVICES"
 _SIMULATED = "simulated"
 _KINDS = ("auto", NVIDIA, NEURON, "cpu", _SIMULATED, *(f"{_SIMULATED}:{vendor}" for vendor in MODELS))
 _DEFAULT_SIMULATED = 8
-_MOST_SIMULATED = 1024
+_MOST_DEVICES = 1024
+_MOST_STARTS = 10**9
 _PROC = Path("/proc")
 
 
@@ -76,7 +78,7 @@ class Wanted:
             number=number,
             simulated=(number or _DEFAULT_SIMULATED) if simulated is None else simulated,
             kernel_log=Path(environment[KERNEL_LOG]) if environment.get(KERNEL_LOG) else None,
-            start=_whole(environment, "EVERSTEP_HOST_START") or 0,
+            start=_whole(environment, START, _MOST_STARTS) or 0,
             faults=Faults.read(environment),
         )
 
@@ -167,11 +169,11 @@ def _read(path: Path) -> str | None:
         return None
 
 
-def _whole(environment: Mapping[str, str], name: str) -> int | None:
+def _whole(environment: Mapping[str, str], name: str, most: int = _MOST_DEVICES) -> int | None:
     text = environment.get(name)
     if not text:
         return None
-    if not text.isdigit() or int(text) > _MOST_SIMULATED:
-        message = f"{name} is {text!r}; it must be a whole number from 0 to {_MOST_SIMULATED}"
+    if not text.isascii() or not text.isdigit() or int(text) > most:
+        message = f"{name} is {text!r}; it must be a whole number from 0 to {most}"
         raise SettingsError(message)
     return int(text)

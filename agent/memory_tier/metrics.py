@@ -72,14 +72,14 @@ class Counts:
             return tuple(Sample(name, value, dict(labels)) for (name, labels), value in self._values.items())
 
 
-def render(samples: Iterable[Sample]) -> str:
+def render(samples: Iterable[Sample], families: Mapping[str, tuple[str, str]] = FAMILIES) -> str:
     """In the order of the table, each family with its help and type once. Raises KeyError: a sample of no known family."""
     grouped: dict[str, list[Sample]] = {}
     for sample in samples:
-        FAMILIES[sample.name]
+        families[sample.name]
         grouped.setdefault(sample.name, []).append(sample)
     lines = []
-    for name, (kind, words) in FAMILIES.items():
+    for name, (kind, words) in families.items():
         if name in grouped:
             lines += [f"# HELP {name} {_escaped(words)}", f"# TYPE {name} {kind}"]
             lines += sorted(_line(sample) for sample in grouped[name])
