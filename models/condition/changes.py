@@ -152,6 +152,10 @@ def _same(session: Session, node: Node, finding: Finding) -> Condition | None:
     )
 
 
+def _is_asked(source: Source) -> bool:
+    return source is Source.OPERATOR
+
+
 def _written(session: Session, node: Node, finding: Finding, now: datetime) -> Condition:
     condition = Condition(
         id=new_condition_id(),

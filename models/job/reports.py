@@ -149,6 +149,17 @@ def report_failed(session: Session, process_id: str, *, traceback: str, now: dat
     record(session, job, "user code failed", f"Rank {process.rank}: {last_line[:300]}", now, level=Level.ERROR)
 
 
+def report_device_fault(session: Session, process_id: str, *, text: str, now: datetime) -> None:
+    """An accelerator's driver has named this process. Its job is told which rank that is; how the process ends is another report's to say."""
+    job, process = _lock(session, process_id)
+    if job is None or process is None:
+        return
+    who = f"Rank {process.rank}" if process.rank is not None else "A spare"
+    process.device_fault = f"{who}: {text}"
+    record(session, job, "accelerator fault", process.device_fault[:600], now, level=Level.WARN)
+    session.flush()
+
+
 def _lock(session: Session, process_id: str) -> tuple[Job, JobProcess] | tuple[None, None]:
     """The process and its job, both locked; nothing if the process was never wanted or has been given up."""
     job_id = session.scalar(select(JobProcess.job_id).where(JobProcess.id == process_id))

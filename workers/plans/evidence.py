@@ -67,7 +67,12 @@ def faults(seen: JobSeen) -> list[ProcessSeen]:
 
 
 def told_fault(process: ProcessSeen) -> str:
-    """What the user needs to see of it."""
+    """What the user needs to see of it. What an accelerator's driver said of the process comes first: it names the rank and the device."""
+    told = _told_end(process)
+    return f"{process.device_fault}\n{told}" if process.device_fault else told
+
+
+def _told_end(process: ProcessSeen) -> str:
     if process.failure:
         return process.failure
     how = (

@@ -72,6 +72,8 @@ class ProcessSeen:
     broken_at: datetime | None = None
     failure: str | None = None
     last_words: str | None = None
+    device_fault: str | None = None
+    """What its accelerator's driver said of it."""
     exit_code: int | None = None
     signal: int | None = None
 

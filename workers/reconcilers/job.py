@@ -201,6 +201,7 @@ def _process_seen(process: JobProcess) -> seen_as.ProcessSeen:
         broken_at=process.broken_at,
         failure=process.failure,
         last_words=process.tail if process.exit_code not in (None, 0) else None,
+        device_fault=process.device_fault,
         exit_code=process.exit_code,
         signal=process.signal,
     )
