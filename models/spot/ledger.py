@@ -17,6 +17,7 @@ from itertools import pairwise
 from models.node.states import CapacityType
 
 Dollars = Fraction
+_NONE = Fraction(0)
 _HOUR = timedelta(hours=1) // timedelta(microseconds=1)
 ANY_ZONE = ""
 
@@ -62,14 +63,14 @@ class Bill:
     spot seconds that are ``unlisted`` have a price and no list price to hold it against, so they are not in ``listed`` and ``saved``.
     """
 
-    spot_us: Fraction = Fraction(0)
-    on_demand_us: Fraction = Fraction(0)
-    unpriced_us: Fraction = Fraction(0)
-    unlisted_us: Fraction = Fraction(0)
-    spot: Dollars = Dollars(0)
-    on_demand: Dollars = Dollars(0)
-    listed: Dollars = Dollars(0)
-    saved: Dollars = Dollars(0)
+    spot_us: Fraction = _NONE
+    on_demand_us: Fraction = _NONE
+    unpriced_us: Fraction = _NONE
+    unlisted_us: Fraction = _NONE
+    spot: Dollars = _NONE
+    on_demand: Dollars = _NONE
+    listed: Dollars = _NONE
+    saved: Dollars = _NONE
 
     def __add__(self, other: Bill) -> Bill:
         return Bill(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))

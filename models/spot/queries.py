@@ -113,7 +113,7 @@ def price_series(session: Session, instance_types: Collection[str], *, before: d
 
 def spot_types(session: Session) -> list[str]:
     """The instance types that live spot groups may have, and those that are used."""
-    groups = session.scalars(select(InstanceGroup).where(InstanceGroup.spec.has_key("CapacityRequirements")))  # type: ignore[attr-defined]
+    groups = session.scalars(select(InstanceGroup).where(InstanceGroup.spec.has_key("CapacityRequirements")))
     named = {name for group in groups if group.is_spot for name in group.instance_types}
     return sorted(
         named | set(session.scalars(select(Node.instance_type).where(Node.capacity_type == CapacityType.SPOT).distinct()))

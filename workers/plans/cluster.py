@@ -24,6 +24,7 @@ from workers.plans.cluster_seen import (
     WakeJob,
 )
 from workers.plans.decision import Decision, soonest
+from workers.plans.fallback import fall_back
 from workers.plans.group import BUILDING, converge, empty, judge
 
 LOOK_AGAIN = timedelta(seconds=15)
@@ -53,9 +54,11 @@ def plan(seen: ClusterSeen, now: datetime) -> Decision[Action]:
     retry: timedelta | None = None
     for group in seen.groups:
         conclusions, patience = judge(seen, group, now)
-        actions += [*converge(seen, group), *conclusions]
+        actions += [*converge(seen, group, now), *conclusions]
         retry = soonest(retry, patience)
-    actions += _conclude(seen)
+    loans, patience = fall_back(seen, now)
+    actions += [*loans, *_conclude(seen)]
+    retry = soonest(retry, patience)
     if seen.has_idle_operation:
         actions.append(FinishIdleOperations("Its nodes are gone, or part of what was asked for later."))
     is_settled = seen.state in (ClusterState.IN_SERVICE, ClusterState.FAILED) and not seen.has_operation

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from models.cluster.states import ClusterState, GroupState
 from models.ids import GroupId, JobId, LogicalId, NodeId
@@ -33,14 +34,37 @@ class NodeSeen:
     obstacle: str | None = None
     """Why its present type cannot be had now."""
     message: str | None = None
+    is_taken: bool = False
+    """Its provider has said that it takes the host: its place is another's already, while what runs there leaves."""
+    launch_after: datetime | None = None
+    """It is not asked for before."""
 
     @property
     def fills_its_place(self) -> bool:
-        return self.is_wanted and self.state in WANTED and not self.is_leaving
+        return self.is_wanted and self.state in WANTED and not self.is_leaving and not self.is_taken
 
     @property
     def is_current(self) -> bool:
-        return self.is_wanted and self.state in COUNTED and not self.is_leaving
+        return self.is_wanted and self.state in COUNTED and not self.is_leaving and not self.is_taken
+
+
+@dataclass(frozen=True)
+class PolicySeen:
+    """How a spot group is kept going: ``models.spot.table.SpotPolicy``."""
+
+    fallback_groups: tuple[str, ...] = ()
+    fall_back_after: timedelta = timedelta(0)
+    return_to_spot: bool = True
+    return_after: timedelta = timedelta(0)
+
+
+@dataclass(frozen=True)
+class LoanSeen:
+    """One node that the group ``lender`` runs in place of one of the group's that sees it."""
+
+    id: int
+    lender: GroupId
+    since: datetime
 
 
 @dataclass(frozen=True)
@@ -63,6 +87,27 @@ class GroupSeen:
     incoming: int = 0
     """Nodes of other groups that are on their way to this one."""
     nodes: tuple[NodeSeen, ...] = ()
+    is_spot: bool = False
+    too_dear: Mapping[str, str] = field(default_factory=dict)
+    """Types that cost more now than its policy allows, and how much; ``types`` does not have them, unless there are no others."""
+    policy: PolicySeen | None = None
+    loans: tuple[LoanSeen, ...] = ()
+    """Its own, oldest first."""
+    lent: int = 0
+    """How many nodes it runs in place of other groups' ones."""
+
+    @property
+    def wants(self) -> int:
+        """How many nodes it is to have: its target, those of other groups that it runs for them, and not those that others run for it for good."""
+        is_given_up = self.policy is not None and not self.policy.return_to_spot
+        return max(0, self.target + self.lent - (len(self.loans) if is_given_up else 0))
+
+    @property
+    def priced_out(self) -> str | None:
+        """Why none of its types may be asked for now."""
+        if not self.too_dear or not set(self.types) <= set(self.too_dear):
+            return None
+        return "; ".join(self.too_dear[name] for name in self.types)
 
     @property
     def filling(self) -> tuple[NodeSeen, ...]:
@@ -84,15 +129,16 @@ class GroupSeen:
 
     @property
     def is_at_target(self) -> bool:
-        return self.current == len(self.filling) == self.target and not self.incoming
+        return self.current == len(self.filling) == self.wants and not self.incoming
 
     @property
     def vacancies(self) -> tuple[NodeSeen, ...]:
-        """The lost nodes whose places nobody fills, those first that were lost first."""
+        """The nodes that are lost, or taken, and whose places nobody fills; those first that were lost first."""
         newest: dict[LogicalId, NodeSeen] = {}
         for node in sorted(self.nodes, key=lambda node: (node.created_at, node.id)):
             newest[node.place] = node
-        lost = [node for node in newest.values() if node.was_lost and not node.fills_its_place and not node.is_leaving]
+        gone = [node for node in newest.values() if not node.fills_its_place and not node.is_leaving]
+        lost = [node for node in gone if node.was_lost or (node.is_taken and node.is_wanted)]
         return tuple(sorted(lost, key=lambda node: (node.state_since, node.id)))
 
 
@@ -115,6 +161,7 @@ class WantNode:
     """One more host for the group; ``place`` is that of the lost node it takes over.
 
     Where hosts come to nothing the next one is not launched before ``not_before``; ``message`` is what the latest one came to.
+    ``instance_type`` None is the group's own.
     """
 
     group: GroupId
@@ -123,6 +170,7 @@ class WantNode:
     why: str
     not_before: datetime | None = None
     message: str | None = None
+    instance_type: str | None = None
 
 
 @dataclass(frozen=True)
@@ -139,6 +187,32 @@ class TryType:
     instance_type: str
     why: str
     is_at_once: bool = True
+
+
+@dataclass(frozen=True)
+class PutOff:
+    """The node, for which there is no host yet, is not asked for before ``until``."""
+
+    node: NodeId
+    until: datetime
+    why: str
+
+
+@dataclass(frozen=True)
+class Borrow:
+    """The group ``lender`` runs one node in place of one of ``group``."""
+
+    group: GroupId
+    lender: GroupId
+    why: str
+
+
+@dataclass(frozen=True)
+class GiveBack:
+    """The loan is over: its lender wants one node less."""
+
+    loan: int
+    why: str
 
 
 @dataclass(frozen=True)
@@ -194,6 +268,9 @@ Action = (
     WantNode
     | LetGo
     | TryType
+    | PutOff
+    | Borrow
+    | GiveBack
     | MissMinimum
     | MoveGroup
     | RollBackGroup
