@@ -183,6 +183,9 @@ class World:
         changed = tuple(replace(one, **changes) if one.id == process else one for one in self.seen.processes)
         self.seen = replace(self.seen, processes=changed)
 
+    def change_seen(self, **changes) -> None:
+        self.seen = replace(self.seen, **changes)
+
     def change_node(self, node: str, **changes) -> None:
         self.seen = replace(self.seen, nodes={**self.seen.nodes, NodeId(node): replace(self.seen.nodes[NodeId(node)], **changes)})
 
