@@ -14,6 +14,7 @@ from workers.settings import (
     FAST,
     FORGET_EVERY,
     ORPHANS_EVERY,
+    PRICES_EVERY,
     PULSE_EVERY,
     SLOW,
     SWEEP_EVERY,
@@ -44,6 +45,7 @@ def schedule() -> dict[str, Any]:
     entries["end-outages"] = _entry(tasks.end_outages.name, None, FAST, SWEEP_EVERY.total_seconds())
     entries["forget-answers"] = _entry(tasks.forget_answers.name, None, FAST, FORGET_EVERY.total_seconds())
     entries["start-updates"] = _entry(tasks.start_updates.name, None, FAST, UPDATES_EVERY.total_seconds())
+    entries["collect-prices"] = _entry(tasks.collect_prices.name, None, SLOW, PRICES_EVERY.total_seconds())
     entries["orphans"] = _entry(tasks.release_orphans.name, None, SLOW, ORPHANS_EVERY.total_seconds())
     entries["forget-checkpoints"] = _entry(tasks.forget_checkpoints.name, None, FAST, TEND_EVERY.total_seconds())
     entries["observe-faults"] = _entry(tasks.observe_faults.name, None, FAST, TEND_EVERY.total_seconds())

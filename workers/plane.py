@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from types import MappingProxyType
 
@@ -20,6 +20,7 @@ from models.node.table import Host, Node
 from models.session import Sessions, connect
 from models.session import sessions as session_factory
 from models.software.table import SoftwareUpdate
+from models.spot.table import Notice
 from models.volume.table import Attachment
 from workers import objects
 from workers.driver import Driver, Reconciler
@@ -30,6 +31,7 @@ from workers.plans.node import Patience as NodePatience
 from workers.plans.repair import Policy, Unknown
 from workers.providers import registry
 from workers.providers.base import Provider
+from workers.providers.prices import ListPrices, Prices
 from workers.reconcilers.checkpoint import CheckpointReconciler
 from workers.reconcilers.cluster import ClusterReconciler
 from workers.reconcilers.condition import HoldReconciler
@@ -39,6 +41,7 @@ from workers.reconcilers.host import HostReconciler
 from workers.reconcilers.job import JobReconciler
 from workers.reconcilers.node import NodeReconciler
 from workers.reconcilers.software import SoftwareReconciler
+from workers.reconcilers.spot import SpotReconciler
 from workers.reconcilers.volume import AttachmentReconciler
 from workers.settings import FAST, SLOW, Settings
 
@@ -50,6 +53,7 @@ LANES: Mapping[str, str] = MappingProxyType(
         SoftwareUpdate.KIND: FAST,
         HealthCheck.KIND: FAST,
         RepairHold.KIND: FAST,
+        Notice.KIND: FAST,
         Host.KIND: SLOW,
         Attachment.KIND: SLOW,
         CheckpointStep.KIND: SLOW,
@@ -66,6 +70,7 @@ class Plane:
     clock: Clock
     driver: Driver
     provider: Provider
+    prices: Prices = field(default_factory=ListPrices.shipped)
 
 
 def build(settings: Settings, sessions: Sessions, clock: Clock) -> Plane:
@@ -80,12 +85,13 @@ def build(settings: Settings, sessions: Sessions, clock: Clock) -> Plane:
         Attachment.KIND: AttachmentReconciler(provider),
         SoftwareUpdate.KIND: SoftwareReconciler(),
         HealthCheck.KIND: HealthReconciler(),
+        Notice.KIND: SpotReconciler(),
         Job.KIND: JobReconciler(JobPatience(reform=settings.reform_patience)),
         CheckpointStep.KIND: CheckpointReconciler(objects.connect(settings)),
         CheckpointExport.KIND: ExportReconciler(Exports(settings.home, _with_endpoint(settings)), settings.object_store_url),
     }
     owner = f"{socket.gethostname()}:{os.getpid()}"
-    return Plane(sessions, clock, Driver(sessions, clock, owner, reconcilers), provider)
+    return Plane(sessions, clock, Driver(sessions, clock, owner, reconcilers), provider, registry.prices(settings))
 
 
 def _policy(settings: Settings) -> Policy:

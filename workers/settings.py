@@ -25,6 +25,7 @@ SLOW = "slow"
 """Calls to providers and object stores, under time limits."""
 SWEEP_EVERY = timedelta(seconds=2)
 PULSE_EVERY = timedelta(seconds=3)
+PRICES_EVERY = timedelta(seconds=60)
 ORPHANS_EVERY = timedelta(seconds=60)
 UPDATES_EVERY = timedelta(seconds=20)
 FORGET_EVERY = timedelta(minutes=10)
@@ -60,6 +61,10 @@ class Settings:
     node_patience: timedelta = timedelta(seconds=30)
     boot_patience: timedelta = timedelta(minutes=10)
     reform_patience: timedelta = timedelta(seconds=6)
+    spot_prices: Path | None = None
+    """A file of spot prices; None: the provider's own, if it has any."""
+    on_demand_prices: Path | None = None
+    """A file of list prices; None: the provider's own, and those that are shipped."""
     unknown_fault: str = "label"
     """What is done about a fault that no table knows; see ``workers.plans.repair``, as for the four that follow."""
     fault_window: timedelta = timedelta(hours=24)
@@ -93,6 +98,8 @@ class Settings:
             node_patience=_seconds(variables, "NODE_PATIENCE_S", cls.node_patience),
             boot_patience=_seconds(variables, "BOOT_PATIENCE_S", cls.boot_patience),
             reform_patience=_seconds(variables, "REFORM_PATIENCE_S", cls.reform_patience),
+            spot_prices=_file(variables, "SPOT_PRICES"),
+            on_demand_prices=_file(variables, "ON_DEMAND_PRICES"),
             unknown_fault=_one_of(variables, "UNKNOWN_FAULT", ("label", "reboot", "ignore-with-event")),
             fault_window=_seconds(variables, "FAULT_WINDOW_S", cls.fault_window),
             drain_limit=_seconds(variables, "DRAIN_LIMIT_S", cls.drain_limit),
@@ -140,6 +147,17 @@ def _s3_endpoint(variables: Mapping[str, str]) -> str | None:
     """Where a store that speaks S3 and is not AWS's listens, from the first of these that says so; None: where AWS's does."""
     names = (f"{PREFIX}S3_ENDPOINT_URL", "S3_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
     return next((variables[name] for name in names if variables.get(name)), None)
+
+
+def _file(variables: Mapping[str, str], name: str) -> Path | None:
+    text = variables.get(f"{PREFIX}{name}")
+    if not text:
+        return None
+    path = Path(text)
+    if not path.is_file():
+        message = f"{PREFIX}{name} is {text!r}; there is no such file"
+        raise SettingsError(message)
+    return path
 
 
 def _required(variables: Mapping[str, str], name: str) -> str:

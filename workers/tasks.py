@@ -10,7 +10,7 @@ from models import replay
 from models.fault.changes import settle_outages
 from models.pulse import report_pulse
 from models.session import unit_of_work
-from workers import orphans, patches, tending
+from workers import orphans, patches, prices, tending
 from workers import sweep as sweeping
 from workers.plane import LANES, plane
 
@@ -38,6 +38,12 @@ def sweep(kind: str) -> None:
 @celery.task(name="release-orphans")  # type: ignore[untyped-decorator]
 def release_orphans() -> None:
     orphans.release(plane())
+
+
+@celery.task(name="collect-prices")  # type: ignore[untyped-decorator]
+def collect_prices() -> None:
+    prices.collect(plane().sessions, plane().clock, plane().prices)
+    prices.observe_interruptions(plane().sessions, plane().clock)
 
 
 @celery.task(name="start-updates")  # type: ignore[untyped-decorator]

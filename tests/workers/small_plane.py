@@ -39,6 +39,7 @@ from models.node.table import Host, Node
 from models.pulse import AGENTS, report_pulse
 from models.session import Sessions, unit_of_work
 from models.software.table import SoftwareUpdate
+from models.spot.table import Notice
 from models.volume.table import Attachment
 from tests import rows
 from tests.postgres import Ear
@@ -55,6 +56,7 @@ from workers.reconcilers.host import HostReconciler
 from workers.reconcilers.job import JobReconciler
 from workers.reconcilers.node import NodeReconciler
 from workers.reconcilers.software import SoftwareReconciler
+from workers.reconcilers.spot import SpotReconciler
 from workers.reconcilers.volume import AttachmentReconciler
 from workers.sweep import ripe_kinds
 
@@ -65,6 +67,7 @@ TABLES = {
     "job": Job,
     "software": SoftwareUpdate,
     "health": HealthCheck,
+    "spot": Notice,
     "hold": RepairHold,
     "attachment": Attachment,
     "checkpoint": CheckpointStep,
@@ -112,6 +115,7 @@ class SmallPlane:
                 "job": JobReconciler(),
                 "software": SoftwareReconciler(),
                 "health": HealthReconciler(),
+                "spot": SpotReconciler(),
                 "hold": HoldReconciler(),
                 "attachment": AttachmentReconciler(self.provider),
                 "checkpoint": CheckpointReconciler(self.objects),

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from workers.providers.base import Provider
 from workers.providers.local import LocalProvider
+from workers.providers.prices import ListPrices, Prices, TraceFile, WithList
 from workers.providers.simulated_fleet import FleetProvider
 from workers.settings import Settings, SettingsError
 
@@ -35,3 +36,24 @@ def provider(settings: Settings) -> Provider:
         message = f"EVERSTEP_PROVIDER is {settings.provider!r}; this control plane knows: {', '.join(_KNOWN)}"
         raise SettingsError(message)
     return make(settings)
+
+
+_PRICES: Mapping[str, Callable[[Settings], Prices]] = MappingProxyType(
+    {"simulated": lambda settings: FleetProvider(settings.home / "fleet")}
+)
+"""Providers that know what their hosts cost."""
+
+
+def prices(settings: Settings) -> Prices:
+    """Who knows what hosts cost: files that the settings name, before the provider's own word, before the list that is shipped.
+
+    Raises:
+        BadPrices: a file of list prices that cannot be read.
+    """
+    listed = ListPrices.of_file(settings.on_demand_prices) if settings.on_demand_prices else None
+    if settings.spot_prices is not None:
+        return TraceFile(settings.spot_prices, listed or ListPrices.shipped())
+    if settings.provider not in _PRICES:
+        return listed or ListPrices.shipped()
+    source = _PRICES[settings.provider](settings)
+    return source if listed is None else WithList(source, listed)
