@@ -23,7 +23,7 @@ from models.node.wishes import settle_restarted
 from models.volume.changes import settle_node_gone
 from workers.plans import host as plans
 from workers.plans.decision import Decision
-from workers.providers.base import HostNotFound, HostRef, HostSeen, HostSpec, NoCapacity, Provider, Refused
+from workers.providers.base import HostNotFound, HostRef, HostSeen, HostSpec, Market, NoCapacity, Provider, Refused
 
 _FIRST_RETRY = timedelta(seconds=2)
 _LONGEST_RETRY = timedelta(minutes=1)
@@ -103,6 +103,7 @@ class HostReconciler:
             tags={"everstep:cluster": cluster.name, "everstep:node": node.logical_id, "everstep:claim": node.id},
             image=node.image,
             start=node.starts,
+            market=Market(node.capacity_type.value),
         )
         seen = plans.HostSeen(
             NodeState(node.state),
@@ -134,6 +135,7 @@ class HostReconciler:
         for outcome in results:
             match outcome:
                 case Launched(host=host):
+                    node.zone = host.zone or node.zone
                     settle_launched(session, node, instance_id=InstanceId(host.instance_id), address=host.address, now=now)
                 case Impossible(why=why, is_for_good=is_for_good):
                     settle_obstacle(session, node, why=why, is_for_good=is_for_good, now=now)
