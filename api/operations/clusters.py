@@ -25,6 +25,7 @@ from models.image.queries import Releases
 from models.image.states import Freshness
 from models.node import queries as nodes
 from models.node.described import described
+from models.node.wishes import request_look
 from models.paging import Cut, Page
 from models.software import queries as software
 from models.software.table import GroupUpdate
@@ -156,6 +157,8 @@ def update(work: Work, change: ClusterChange) -> str:
             current=nodes.current_counts(work.session, cluster.id),
             now=work.now,
         )
+    if groups or changed:
+        request_look(work.session, cluster.id, now=work.now)  # labels, taints and node recovery are each node's affair
     if tiers.SETTING in changed:
         tiers.switch(work.session, cluster, now=work.now)
     return cluster.arn

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from api.own.alarms import ALARMS
 from api.own.checkpoints import CHECKPOINTS
+from api.own.conditions import CONDITIONS
 from api.own.events import EVENTS
 from api.own.faults import FAULTS
 from api.own.feed import FEED
@@ -13,4 +14,4 @@ from api.own.jobs import JOBS
 from api.own.keys import KEYS
 from api.own.kinds import OwnTable
 
-OWN: OwnTable = (*JOBS, *CHECKPOINTS, *GOODPUT, *FAULTS, *EVENTS, *FEED, *IMAGES, *ALARMS, *KEYS)
+OWN: OwnTable = (*JOBS, *CHECKPOINTS, *GOODPUT, *FAULTS, *CONDITIONS, *EVENTS, *FEED, *IMAGES, *ALARMS, *KEYS)

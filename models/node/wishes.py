@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from models.cluster.table import Cluster, InstanceGroup
@@ -17,7 +18,8 @@ from models.move import wake
 from models.node.changes import record, settle_node, settle_unwanted
 from models.node.states import RESTARTING, SERVING, NodeState, Restart
 from models.node.table import Node
-from models.notify import nudge
+from models.notify import NUDGE, notify_all, nudge
+from models.session import locked
 
 
 def request_reboot(
@@ -110,6 +112,16 @@ def request_removal(session: Session, node: Node, *, why: str, now: datetime) ->
     check_removable(node)
     settle_unwanted(session, node, why=why, now=now)
     nudge(session, Cluster.KIND, node.cluster_id)
+
+
+def request_look(session: Session, cluster_id: str, *, now: datetime) -> None:
+    """Asks that every node of a locked cluster is looked at: what its group declares, or who may repair it, may be new."""
+    present = select(Node).where(Node.cluster_id == cluster_id, Node.state.not_in((NodeState.RELEASING, NodeState.GONE)))
+    rows = list(session.scalars(locked(present.order_by(Node.id))))
+    for node in rows:
+        node.reconcile_at = now
+    session.flush()
+    notify_all(session, NUDGE, [f"{Node.KIND}:{node.id}" for node in rows])
 
 
 def check_free(node: Node, verb: str) -> None:

@@ -75,7 +75,7 @@ def write_details(view: NodeView) -> dict[str, Any]:
             "LaunchTime": node.launched_at or node.created_at,
             "PrivatePrimaryIp": node.address,
             "Placement": {"AvailabilityZone": view.zone},
-            "KubernetesConfig": write_kubernetes(spec.get("KubernetesConfig")),
+            "KubernetesConfig": _write_worn(node, spec.get("KubernetesConfig")),
             "CapacityType": next(iter(spec.get("CapacityRequirements", ())), None),
             **write_node_software(node, view.group.image_wanted, view.releases),
         }
@@ -88,6 +88,14 @@ def status_of(node: Node) -> str:
         return FAILURE
     status = NODE_STATUS[node.state]
     return HELD.get(node.held_for or "", status) if status == "Running" else status
+
+
+def _write_worn(node: Node, declared: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What the node carries, and what its group declares. One that has only been asked for carries nothing yet, and is to get that."""
+    if not node.labels:
+        return write_kubernetes(declared)
+    wished = {f"Desired{member}": value for member, value in (declared or {}).items()}
+    return {"CurrentLabels": node.labels, "CurrentTaints": node.taints, **wished}
 
 
 def _write_status(node: Node) -> dict[str, Any]:
