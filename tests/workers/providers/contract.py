@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from workers.providers.base import HostNotFound, HostRef, HostSpec, InUse, NoCapacity, Provider, Volume
+from workers.providers.base import HostNotFound, HostRef, HostSpec, InUse, Market, NoCapacity, Provider, Refused, Site, Volume
 
 ENOUGH_S = 20.0
 
@@ -47,6 +47,20 @@ class ProviderContract:
     @pytest.fixture
     def provider(self) -> Provider:
         raise NotImplementedError
+
+    @pytest.fixture
+    def volume_id(self) -> str:
+        """One that exists, where a provider does not make it."""
+        return "vol-0123456789abcdef0"
+
+    @pytest.fixture
+    def interface_id(self) -> str:
+        return "eni-0123456789abcdef0"
+
+    @pytest.fixture
+    def sites(self) -> tuple[Site, ...]:
+        """Where hosts may stand, each of a known zone."""
+        return (Site(zone="us-east-1a"),)
 
     def test_a_launched_host_is_alive_and_carries_its_claim_and_tags(self, provider):
         wish = spec()
@@ -142,9 +156,9 @@ class ProviderContract:
             with pytest.raises(HostNotFound):
                 call()
 
-    def test_a_volume_is_one_hosts_at_a_time(self, provider):
+    def test_a_volume_is_one_hosts_at_a_time(self, provider, volume_id):
         one, two = spec(), spec()
-        volume = Volume("vol-0123456789abcdef0", "/dev/xvdf")
+        volume = Volume(volume_id, "/dev/xvdf")
         for wish in (one, two):
             provider.launch(wish)
         for _ in range(2):
@@ -159,20 +173,37 @@ class ProviderContract:
         release_for_good(provider, HostRef(two.claim))
         provider.attach_volume(HostRef(one.claim), volume)
 
-    def test_an_interface_is_one_hosts_at_a_time(self, provider):
+    def test_an_interface_is_one_hosts_at_a_time(self, provider, interface_id):
         one, two = spec(), spec()
         for wish in (one, two):
             provider.launch(wish)
         for _ in range(2):
-            provider.attach_interface(HostRef(one.claim), "eni-0123456789abcdef0")
-        assert provider.describe(HostRef(one.claim)).interfaces == ("eni-0123456789abcdef0",)
+            provider.attach_interface(HostRef(one.claim), interface_id)
+        assert provider.describe(HostRef(one.claim)).interfaces == (interface_id,)
         with pytest.raises(InUse):
-            provider.attach_interface(HostRef(two.claim), "eni-0123456789abcdef0")
+            provider.attach_interface(HostRef(two.claim), interface_id)
 
     @pytest.mark.parametrize("kind", ["reboot", "reimage"])
-    def test_what_is_attached_stays_attached_over_a_restart(self, provider, kind):
+    def test_what_is_attached_stays_attached_over_a_restart(self, provider, kind, volume_id):
         wish = spec()
-        volume = Volume("vol-0123456789abcdef0", "/dev/xvdf")
+        volume = Volume(volume_id, "/dev/xvdf")
         provider.launch(wish)
         provider.attach_volume(HostRef(wish.claim), volume)
         assert getattr(provider, kind)(HostRef(wish.claim), replace(wish, start=1)).volumes == (volume,)
+
+    @pytest.mark.parametrize("market", Market)
+    def test_a_host_is_of_the_market_that_was_asked_for_or_is_refused(self, provider, market):
+        wish = replace(spec(), market=market)
+        try:
+            host = provider.launch(wish)
+        except Refused:
+            assert market is Market.SPOT
+            return
+        assert (host.market, provider.describe(HostRef(wish.claim)).market) == (market, market)
+
+    def test_a_host_stands_in_a_zone_that_was_asked_for_where_there_are_zones(self, provider, sites):
+        wish = replace(spec(), sites=sites)
+        host = provider.launch(wish)
+        assert host.zone in {None, *(site.zone for site in sites)}
+        assert provider.describe(HostRef(wish.claim)).zone == host.zone
+        assert host.instance_type in {None, wish.instance_type}
