@@ -76,8 +76,8 @@ class Rest:
     def post(self, path: str, body: Any = None, *, key: str | None = None) -> dict[str, Any]:
         return self._call("POST", path, json=body, headers={"idempotency-key": key} if key else {})
 
-    def delete(self, path: str) -> dict[str, Any]:
-        return self._call("DELETE", path)
+    def delete(self, path: str, **query: Any) -> dict[str, Any]:
+        return self._call("DELETE", path, params=query)
 
     def every(self, path: str, member: str, **query: Any) -> list[dict[str, Any]]:
         """What all pages of a listing hold."""

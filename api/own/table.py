@@ -13,5 +13,6 @@ from api.own.images import IMAGES
 from api.own.jobs import JOBS
 from api.own.keys import KEYS
 from api.own.kinds import OwnTable
+from api.own.spot import SPOT
 
-OWN: OwnTable = (*JOBS, *CHECKPOINTS, *GOODPUT, *FAULTS, *CONDITIONS, *EVENTS, *FEED, *IMAGES, *ALARMS, *KEYS)
+OWN: OwnTable = (*JOBS, *CHECKPOINTS, *GOODPUT, *FAULTS, *CONDITIONS, *EVENTS, *FEED, *IMAGES, *ALARMS, *SPOT, *KEYS)

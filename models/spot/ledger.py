@@ -5,7 +5,7 @@ A second is counted once, and splitting a span anywhere changes no sum. Seconds 
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -90,6 +90,10 @@ class _Line:
         place = bisect_right(self.times, moment)
         return self.prices[place - 1] if place else None
 
+    def changes(self, life: Life) -> Sequence[datetime]:
+        """When the price changes within the host's life."""
+        return self.times[bisect_right(self.times, life.since) : bisect_left(self.times, life.until)]
+
 
 _NOTHING = _Line((), ())
 
@@ -117,7 +121,7 @@ def bill(life: Life, prices: Prices) -> Bill:
     total = Bill()
     spot = prices.line(CapacityType.SPOT, life.instance_type, life.zone)
     listed = prices.line(CapacityType.ON_DEMAND, life.instance_type, life.zone)
-    for since, until in _pieces(life, (*spot.times, *listed.times)):
+    for since, until in _pieces(life, (*spot.changes(life), *listed.changes(life))):
         total += _priced(life.market, (until - since) // timedelta(microseconds=1), spot.at(since), listed.at(since))
     return total
 

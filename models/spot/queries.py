@@ -145,6 +145,20 @@ def on_nodes(session: Session, node_ids: Collection[str]) -> list[JobProcess]:
     return list(session.scalars(wanted.order_by(JobProcess.id).execution_options(**{ACROSS_TEAMS: True})))
 
 
+def nodes_of_jobs(session: Session, job_ids: Collection[str]) -> list[str]:
+    """The nodes on which these jobs ever had a process."""
+    wanted = select(JobProcess.node_id).where(JobProcess.job_id.in_(job_ids)).distinct()
+    return sorted(session.scalars(wanted))
+
+
+def noticed_among(session: Session, node_ids: Collection[str]) -> set[str]:
+    """Those of these nodes whose provider has said that it takes them, and has not taken that back. For sums, so of every team."""
+    wanted = select(Notice.node_id).where(
+        Notice.node_id.in_(node_ids), Notice.kind == NoticeKind.INTERRUPTION, Notice.state != NoticeState.WITHDRAWN
+    )
+    return set(session.scalars(wanted.execution_options(**{ACROSS_TEAMS: True})))
+
+
 def jobs_of(session: Session, *, cluster_id: str | None, team: str | None) -> list[str]:
     """The jobs that the caller sees, of a cluster and of a team, if these are named."""
     wanted = select(Job.id)

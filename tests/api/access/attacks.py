@@ -153,6 +153,11 @@ OWN: Final[dict[str, list[Attack]]] = {
     "PinJobCheckpoint": [{**saved, "Pinned": True} for saved in _SAVED],
     "RevokeKey": [{"KeyId": "$key"}, {"KeyId": "$token"}],
     "RotateKey": [{"KeyId": "$key"}, {"KeyId": "$token"}],
+    "DeleteSpotPolicy": [{"Cluster": cluster} for cluster in ("$cluster", "$cluster_arn", "$shared")],
+    "GetSpotSavings": [*_JOBS, {"Cluster": "$cluster"}],
+    "ListSpotNotices": [{"Cluster": "$cluster"}],
+    "ListSpotPolicies": [{"Cluster": "$cluster"}, {"Cluster": "$cluster_arn"}],
+    "PutSpotPolicy": [{"Cluster": cluster, "FallbackGroups": []} for cluster in ("$cluster", "$cluster_arn", "$shared")],
     "StopJob": _JOBS,
     "SubmitJob": [
         {**_FILE, "Cluster": "$cluster"},
@@ -171,5 +176,6 @@ NAME_NOTHING: Final = {
     "ListClusters": "filters by words, not by ids",
     "ListImageReleases": "image releases are the installation's",
     "ListKeys": "no id",
+    "ListSpotPrices": "prices are the installation's",
 }
 """Operations that take no id of anybody's, and why."""
