@@ -88,7 +88,7 @@ def _parts(settings: Settings, clock: Callable[[], float], environ: dict[str, st
         ),
         logs=Logs(state_dir, outbox.put),
         faults=Faults(settings.instance_id, state_dir, means, report=outbox.put, told=outbox.emptied),
-        examiner=_examiner(settings, unsealed, outbox),
+        examiner=_examiner(settings, unsealed, outbox, means.runs),
         tier=tier,
         monitor=Monitor(
             node_id=settings.instance_id,
@@ -102,13 +102,15 @@ def _parts(settings: Settings, clock: Callable[[], float], environ: dict[str, st
     )
 
 
-def _examiner(settings: Settings, environment: dict[str, str], outbox: Outbox) -> Examiner:
+def _examiner(settings: Settings, environment: dict[str, str], outbox: Outbox, runs: Running) -> Examiner:
     return Examiner(
+        node_id=settings.instance_id,
         address=settings.address,
         processors=settings.vcpus,
         state_dir=settings.state_dir,
         environment=environment,
         report=outbox.put,
+        is_busy=lambda: bool(runs.running()),
     )
 
 

@@ -110,7 +110,7 @@ class Agent:
         asked = asyncio.create_task(self._asked.wait())
         await asyncio.wait((work, asked), return_when=asyncio.FIRST_COMPLETED)
         await _dropped(work, asked, *self._background)
-        self._parts.examiner.stop()
+        await self._parts.examiner.stop()
         await self._parts.notices.stop()
         await self._parts.monitor.stop()
         error = None if work.cancelled() else work.exception()

@@ -27,16 +27,26 @@ class Team(Wire):
 
 
 @dataclass(frozen=True)
+class Floor(Wire):
+    """What a node's all-reduces must reach, learned from those of its group: MiB/s at least, and ms for a small one at most."""
+
+    mib_per_s: float
+    ms: float
+
+
+@dataclass(frozen=True)
 class Check(Wire):
     """An examination of the node: a line ``{"check": …}`` of the directive stream, told again until the agent has said what it found.
 
     ``kinds`` are HyperPod's words: ``InstanceStress``, ``InstanceConnectivity`` with ``peers``, ``MultiNodeTrainingValidation`` with a ``team``.
+    ``floor`` is None until enough nodes of the group have measured.
     """
 
     id: str
     kinds: tuple[str, ...]
     peers: tuple[Peer, ...] = ()
     team: Team | None = None
+    floor: Floor | None = None
 
 
 class Verdict(StrEnum):
@@ -47,7 +57,10 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Finding(Wire):
-    """What one check found: a sentence, and what was measured against which threshold where it measures."""
+    """What one check found: a sentence, and what was measured against which threshold where it measures.
+
+    ``name`` is given to what is compared from node to node: ``all_reduce_mib_per_s``, ``all_reduce_ms``.
+    """
 
     kind: str
     verdict: Verdict
@@ -55,6 +68,7 @@ class Finding(Wire):
     measured: float | None = None
     threshold: float | None = None
     unit: str | None = None
+    name: str | None = None
 
 
 @dataclass(frozen=True)

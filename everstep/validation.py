@@ -2,11 +2,16 @@
 
 A linear model is fitted to data that every rank makes for itself, with its gradients reduced over all ranks: what each rank ends with must be
 the same to the last bit, and the loss must have fallen. Exits with 0 and a sentence, or with 1 and what is wrong.
+
+With ``--reduce`` nothing is fitted: all of them sum up blocks of that many MiB, and it is measured how fast. The sentence is then a JSON object,
+``{"mib_per_s", "ms"}``: the bandwidth that the links between them carried, and the time for a block of eight bytes, both the median.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import statistics
 import sys
 import time
 from datetime import timedelta
@@ -17,6 +22,9 @@ from torch import distributed as dist
 
 _STEPS = 20
 _WIDTH = 256
+_MIB = 1024 * 1024
+_ROUNDS = 5
+_SMALL_ROUNDS = 20
 
 
 class Differs(Exception):
@@ -30,6 +38,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--meet", required=True, metavar="HOST:PORT", help="where the first rank waits for the others")
     parser.add_argument("--address", required=True, help="of this node")
     parser.add_argument("--seconds", type=float, default=120.0, help="how long the others are waited for")
+    parser.add_argument("--reduce", type=float, metavar="MIB", help="measure all-reduces of this size instead of training")
     try:
         said = _run(parser.parse_args(arguments))
     except Exception as error:  # noqa: BLE001  (whatever it is, it is the finding)
@@ -47,6 +56,8 @@ def _run(given: argparse.Namespace) -> str:
     options._devices = [dist.ProcessGroupGloo.create_device(hostname=given.address)]  # noqa: SLF001
     options._timeout = patience  # noqa: SLF001
     group: Any = dist.ProcessGroupGloo(dist.PrefixStore("validation", store), given.rank, given.size, options)
+    if given.reduce is not None:
+        return json.dumps(_measure(group, given.size, given.reduce))
     began = time.monotonic()
     first, last, weights = _train(group, given.rank, given.size)
     _compare(group, weights, given.size)
@@ -74,6 +85,26 @@ def _train(group: Any, rank: int, size: int) -> tuple[float, float, torch.Tensor
         losses.append(float(loss) / size)
         weights -= 0.05 * gradient / size
     return losses[0], losses[-1], weights
+
+
+def _measure(group: Any, size: int, mib: float) -> dict[str, float]:
+    """Collectives, in order, the same on every rank: large all-reduces, one of them to warm up, then small ones, then a barrier."""
+    moved = 2 * (size - 1) / size * mib  # by each link, whatever the algorithm
+    large = [_timed(group, size, max(1, int(mib * _MIB / 4))) for _ in range(1 + _ROUNDS)][1:]
+    small = [_timed(group, size, 2) for _ in range(_SMALL_ROUNDS)]
+    group.barrier().wait()
+    return {"mib_per_s": moved / max(statistics.median(large), 1e-9), "ms": statistics.median(small) * 1000}
+
+
+def _timed(group: Any, size: int, count: int) -> float:
+    block = torch.ones(count)
+    began = time.monotonic()
+    group.allreduce([block]).wait()
+    seconds = time.monotonic() - began
+    if not bool((block == size).all()):
+        message = f"a sum of {size} ones was not {size}"
+        raise Differs(message)
+    return seconds
 
 
 def _compare(group: Any, weights: torch.Tensor, size: int) -> None:

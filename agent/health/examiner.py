@@ -19,36 +19,44 @@ from pathlib import Path
 
 from agent.health import findings, links, stress
 from agent.health.limits import Limits
-from everstep.examination import Check, Finding, HealthReport
+from agent.health.reduce import Reducer
+from everstep.examination import Check, Finding, HealthReport, Verdict
 from everstep.protocol import Report
 
 log = logging.getLogger(__name__)
 TRAINING = "MultiNodeTrainingValidation"
 _MARGIN_S = 60.0
+_DIAGNOSIS_S = 1500.0
+"""Within the time in which the control plane waits for an answer."""
 _SLACK = 12
 _NO_TORCH = "No module named 'torch'"
 Examination = Callable[[Check], Awaitable[list[Finding]]]
 
 
 class Examiner:
-    """``environment`` is what the children see; ``report`` must not block."""
+    """``environment`` is what the children see; ``report`` must not block. ``is_busy``: whether the node has work that is not to be disturbed."""
 
     def __init__(
         self,
         *,
+        node_id: str,
         address: str,
         processors: int,
         state_dir: Path,
         environment: Mapping[str, str],
         report: Callable[[Report], None],
+        is_busy: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._node_id = node_id
         self._address = address
         self._processors = processors
+        self._state_dir = state_dir
         self._folder = state_dir / "health"
         self._environment = dict(environment)
         self._limits = Limits.read(environment)
         self._report = report
-        self._door = links.Door(address)
+        self._reducer = Reducer(address, self._limits, child=self._child, is_busy=is_busy)
+        self._door = links.Door(address, self._reducer.join)
         self._at_work: set[str] = set()
         self._examinations: dict[str, Examination] = {
             stress.KIND: self._stress,
@@ -60,8 +68,9 @@ class Examiner:
         """Opens the door for peers; returns its port."""
         return await self._door.open()
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         self._door.close()
+        await self._reducer.stop()
 
     async def hear(self, check: Check) -> None:
         """Examines once; told again, it repeats what it found, or goes on."""
@@ -73,6 +82,8 @@ class Examiner:
             if found is None:
                 found = await self._examine(check)
                 self._keep(check.id, found)
+            for finding in found:
+                log.log(logging.WARNING if finding.verdict is Verdict.FAILED else logging.INFO, "%s", finding.says)
             self._report(HealthReport(check=check.id, findings=tuple(found)))
         finally:
             self._at_work.discard(check.id)
@@ -98,11 +109,22 @@ class Examiner:
         code, output = await self._child([*command, json.dumps(asdict(self._limits))], limit_s)
         if code != 0:
             return [findings.failed(stress.KIND, f"it ended with {code}: {output[-500:].strip()}")]
-        return stress.judge(json.loads(output.splitlines()[-1]), self._limits)
+        return stress.judge(json.loads(output.splitlines()[-1]), self._limits) + await self._devices()
+
+    async def _devices(self) -> list[Finding]:
+        level = int(self._limits.accelerator_level)
+        command = [sys.executable, "-P", "-m", "agent.health.devices", str(self._state_dir), self._node_id, str(level)]
+        code, output = await self._child(command, _DIAGNOSIS_S)
+        if code != 0:
+            return [findings.failed(stress.KIND, f"diagnosing the accelerators ended with {code}: {output[-500:].strip()}")]
+        return [Finding.from_wire(wire) for wire in json.loads(output.splitlines()[-1])]
 
     async def _links(self, check: Check) -> list[Finding]:
         measured = [await links.measure(peer, self._limits) for peer in check.peers]
-        return links.judge(measured, self._limits)
+        found = links.judge(measured, self._limits)
+        if not measured or any(finding.verdict is Verdict.FAILED for finding in found):
+            return found
+        return found + await self._reducer.examine(check)
 
     async def _training(self, check: Check) -> list[Finding]:
         team = check.team
@@ -121,15 +143,18 @@ class Examiner:
 
     async def _child(self, command: list[str], limit_s: float) -> tuple[int, str]:
         with tempfile.TemporaryFile() as output:
-            child = await asyncio.create_subprocess_exec(
-                *command,
-                env=self._environment,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
+            starting = asyncio.ensure_future(
+                asyncio.create_subprocess_exec(
+                    *command,
+                    env=self._environment,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                )
             )
             try:
+                child = await asyncio.shield(starting)  # a start that is given up half-way would leave a child that nobody knows
                 async with asyncio.timeout(limit_s):
                     code = await child.wait()
             except TimeoutError:
@@ -137,6 +162,7 @@ class Examiner:
                 await child.wait()
                 return -signal.SIGKILL, f"ended after its time limit of {limit_s:g} s"
             except asyncio.CancelledError:
+                child = await starting
                 _kill_group(child.pid)
                 await child.wait()
                 raise

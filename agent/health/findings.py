@@ -11,6 +11,7 @@ def at_least(kind: str, what: str, measured: float, floor: float, unit: str) -> 
 
 
 def at_most(kind: str, what: str, measured: float, ceiling: float, unit: str) -> Finding:
+    """Passed, if it is no more than it may be."""
     return _compared(kind, what, measured, ceiling, unit, is_good=measured <= ceiling, words="at most")
 
 

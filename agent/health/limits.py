@@ -31,6 +31,17 @@ class Limits:
     link_mib_per_s: float = 10.0
     link_ms: float = 100.0
     """The longest median round trip to a peer."""
+    reduce_mib: float = 16.0
+    """How much two nodes sum up between them at a time."""
+    reduce_mib_per_s: float = 5.0
+    reduce_ms: float = 500.0
+    """The longest median time in which two nodes sum up eight bytes."""
+    reduce_s: float = 60.0
+    """How long two nodes may take to find each other and to sum up."""
+    reduce_pause_s: float = 1.0
+    """How long is waited, three times, when every peer is summing up with somebody else."""
+    accelerator_level: float = 2.0
+    """How thoroughly accelerators are diagnosed: 1 for seconds, 2 for a minute, 3 and 4 for as long as the vendor's tools take."""
     training_s: float = 120.0
     """How long nodes may take to find each other and to train together."""
 

@@ -1,7 +1,8 @@
 """InstanceConnectivity: bandwidth and latency to each peer, over TCP and through the addresses that training uses.
 
 Every agent listens for its peers on a port of its own. A peer first sends small messages, each of which comes back, then bytes, whose number
-comes back. Whoever connects can only make this node count: nothing that is received is kept, and nothing is sent but that.
+comes back; or it asks this node to sum up with it (``reduce``), which one that has work to do declines. Whoever connects can only make this node
+count, or, while it is idle, sum up for a bounded time with whoever asks, one at a time: nothing that is received is kept.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import statistics
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -22,6 +23,8 @@ KIND = "InstanceConnectivity"
 _MIB = 1024 * 1024
 _PING = b"p" * 8
 _END = b"e" * 8
+_INVITE = b"r" * 8
+_YES, _NO = b"y", b"n"
 _ROUNDS = 20
 _MOST_BYTES = 256 * _MIB
 _PATIENCE_S = 20.0
@@ -38,10 +41,11 @@ class Link:
 
 
 class Door:
-    """Answers peers that measure."""
+    """Answers peers that measure. ``join`` is asked whether this node sums up with the one that listens there, and begins to if it does."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, join: Callable[[str, int], bool] = lambda _address, _port: False) -> None:
         self._address = address
+        self._join = join
         self._server: asyncio.Server | None = None
 
     async def open(self) -> int:
@@ -60,13 +64,35 @@ class Door:
                 while (word := await reader.readexactly(len(_PING))) == _PING:
                     writer.write(word)
                     await writer.drain()
-                (promised,) = struct.unpack("!Q", await reader.readexactly(8))
-                counted = 0
-                while counted < min(promised, _MOST_BYTES) and (chunk := await reader.read(_MIB)):
-                    counted += len(chunk)
-                writer.write(struct.pack("!Q", counted))
+                if word == _INVITE:
+                    (port,) = struct.unpack("!H", await reader.readexactly(2))
+                    writer.write(_YES if self._join(writer.get_extra_info("peername")[0], port) else _NO)
+                else:
+                    writer.write(struct.pack("!Q", await _count(reader)))
                 await writer.drain()
         writer.close()
+
+
+async def _count(reader: asyncio.StreamReader) -> int:
+    (promised,) = struct.unpack("!Q", await reader.readexactly(8))
+    counted = 0
+    while counted < min(promised, _MOST_BYTES) and (chunk := await reader.read(_MIB)):
+        counted += len(chunk)
+    return counted
+
+
+async def invite(peer: Peer, address: str, port: int) -> bool:
+    """Asks a peer to sum up with this node, which listens at ``port`` of ``address``. Whoever cannot be asked declines."""
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            reader, writer = await asyncio.open_connection(peer.address, peer.port, local_addr=(address, 0))
+            try:
+                writer.write(_INVITE + struct.pack("!H", port))
+                return await reader.readexactly(1) == _YES
+            finally:
+                writer.close()
+    except (TimeoutError, OSError, asyncio.IncompleteReadError):
+        return False
 
 
 async def measure(peer: Peer, limits: Limits) -> Link:

@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 from models.cluster.table import InstanceGroup
 from models.health.states import CheckState
 from models.health.table import HealthCheck, NodeCheck
+from models.node.table import Node
 from models.session import locked
 
 _HEADS = ("Controller", "Login")
@@ -45,6 +46,19 @@ def newest(session: Session, node_id: str) -> CheckState | None:
     """How the newest examination of a node stands, None if it has had none."""
     wanted = select(NodeCheck.state).where(NodeCheck.node_id == node_id).order_by(NodeCheck.sequence.desc()).limit(1)
     return session.scalars(wanted).first()
+
+
+def measured(session: Session, node: Node, *, limit: int = 32) -> dict[str, list[float]]:
+    """What the other nodes of a node's group, of the same type, have measured lately: the values of each finding that has a name."""
+    others = (Node.group_id == node.group_id, Node.instance_type == node.instance_type, Node.id != node.id)
+    wanted = select(NodeCheck.findings).join(Node, Node.id == NodeCheck.node_id).where(*others)
+    wanted = wanted.where(NodeCheck.state.in_((CheckState.PASSED, CheckState.FAILED)))
+    found: dict[str, list[float]] = {}
+    for findings in session.scalars(wanted.order_by(NodeCheck.sequence.desc()).limit(limit)):
+        for finding in findings:
+            if finding.get("name") and finding.get("measured") is not None:
+                found.setdefault(finding["name"], []).append(finding["measured"])
+    return found
 
 
 def get(session: Session, check_id: str) -> NodeCheck | None:

@@ -33,7 +33,9 @@ QUICK = {
 
 def examiner(folder: Path, reports: list[Report], **variables: str) -> Examiner:
     environment = dict(os.environ) | QUICK | {"PYTHONPATH": str(ROOT)} | variables
-    return Examiner(address="127.0.0.1", processors=2, state_dir=folder, environment=environment, report=reports.append)
+    return Examiner(
+        node_id="i-1", address="127.0.0.1", processors=2, state_dir=folder, environment=environment, report=reports.append
+    )
 
 
 def examine(folder: Path, *kinds: str, peers: tuple[Peer, ...] = (), team: Team | None = None, **variables: str) -> HealthReport:

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 from agent.client import ControlPlane
-from agent.faults import Faults
+from agent.faults import Faults, Means, Running
 from agent.health.examiner import Examiner
 from agent.identity import Identity
 from agent.lifecycle import Lifecycle
 from agent.logs import Logs
 from agent.loop import Agent, Parts
 from agent.monitor import Monitor
+from agent.network import Network
 from agent.notices import Notices
 from agent.outbox import Outbox
 from agent.pauses import Pauses
@@ -75,6 +76,7 @@ def make(api: ThreadedApi, place: Place, tmp_path: Path, outbox: Outbox) -> Make
         memory = tmp_path / "memory"
         settings = Settings(place.instance_id, tmp_path, api.url, place.boot_token, "127.0.0.1", 2, 2048, memory)
         tier = Tier(TierSettings(tmp_path, memory, {}), outbox.put)
+        means = Means(Running(supervisor.inventory, lambda _: None), Network(), tier.strike, lambda _: None, {})
         return Agent(
             Parts(
                 settings=settings,
@@ -86,8 +88,10 @@ def make(api: ThreadedApi, place: Place, tmp_path: Path, outbox: Outbox) -> Make
                 pauses=Pauses(random.Random(1)),
                 lifecycle=Lifecycle(tmp_path, None, {}, time.monotonic),
                 logs=Logs(tmp_path, outbox.put),
-                faults=Faults("i-1", tmp_path, find=lambda _: None, strike=tier.strike, report=outbox.put, told=outbox.emptied),
-                examiner=Examiner(address="127.0.0.1", processors=1, state_dir=tmp_path, environment={}, report=outbox.put),
+                faults=Faults("i-1", tmp_path, means, report=outbox.put, told=outbox.emptied),
+                examiner=Examiner(
+                    node_id="i-1", address="127.0.0.1", processors=1, state_dir=tmp_path, environment={}, report=outbox.put
+                ),
                 tier=tier,
                 monitor=Monitor(node_id="i-1", state_dir=tmp_path, environment={}, report=outbox.put),
                 notices=Notices(state_dir=tmp_path, environment={}, tell=lambda _: None, report=outbox.put),

@@ -26,7 +26,7 @@ from everstep.embedded import memory, procfs
 from everstep.embedded.procfs import ProcessKey
 from everstep.protocol import NODE_ID_VARIABLE
 from workers.providers.attachments import FOLDER, Attachments
-from workers.providers.base import HostNotFound, HostRef, HostSeen, HostSpec, NoCapacity, ProviderError, Volume
+from workers.providers.base import HostNotFound, HostRef, HostSeen, HostSpec, Market, NoCapacity, ProviderError, Volume
 
 ROOT = Path(__file__).parents[2]
 _SHEPHERD = ROOT / "agent" / "shepherd.py"
@@ -168,6 +168,8 @@ class LocalProvider:
             start=noted.get("start", 0),
             volumes=held.volumes(),
             interfaces=held.interfaces(),
+            instance_type=noted.get("instance_type"),
+            market=Market(noted.get("market", Market.ON_DEMAND.value)),
         )
 
     @contextmanager
@@ -198,6 +200,7 @@ class LocalProvider:
         state.mkdir(mode=0o700, exist_ok=True)
         environ = {
             "EVERSTEP_MEMORY_TIER_MOUNT": "never",  # a mount would need root, and outlive what made it
+            "EVERSTEP_ACCELERATORS": "cpu",  # the machine's own are no node's alone; an operator's word (auto, simulated) counts more
             **self.environ,
             NODE_ID_VARIABLE: place.name,
             "PYTHONPATH": str(ROOT),
@@ -252,6 +255,8 @@ def _note(spec: HostSpec, instance_id: str, address: str) -> dict[str, Any]:
         "tags": dict(spec.tags),
         "start": spec.start,
         "image": spec.image,
+        "instance_type": spec.instance_type,
+        "market": spec.market.value,
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from sqlalchemy.orm import Session
 
-from everstep.examination import Check, Peer, Team
+from everstep.examination import Check, Floor, Peer, Team
 from models.cluster.states import ClusterState
 from models.cluster.table import Cluster
 from models.health import changes, queries
@@ -20,6 +20,7 @@ from models.node.table import Node
 from models.node.wishes import check_replaceable, request_replacement
 from workers.plans import health as plans
 from workers.plans.decision import Decision
+from workers.plans.floors import learned
 
 _MEETING = 20_000
 _MEETINGS = 10_000
@@ -107,7 +108,14 @@ def _order(session: Session, rows: dict[Any, NodeCheck], row: NodeCheck, action:
         first = nodes.get(session, members[0].node_id)
         rank = next(rank for rank, member in enumerate(members) if member.id == row.id)
         team = Team(rank, len(members), str(first.address), _MEETING + members[0].sequence % _MEETINGS)
-    return Check(row.id, tuple(row.kinds), tuple(Peer(address, port) for address, port in action.peers), team)
+    peers = tuple(Peer(address, port) for address, port in action.peers)
+    return Check(row.id, tuple(row.kinds), peers, team, _floor(session, row) if peers else None)
+
+
+def _floor(session: Session, row: NodeCheck) -> Floor | None:
+    found = queries.measured(session, nodes.get(session, row.node_id))
+    usual = learned(found.get("all_reduce_mib_per_s", ()), found.get("all_reduce_ms", ()))
+    return None if usual is None else Floor(usual.mib_per_s, usual.ms)
 
 
 def _node_of(rows: dict[Any, NodeCheck], action: plans.Action) -> str:
