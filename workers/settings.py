@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 PREFIX = "EVERSTEP_"
+EC2 = "EVERSTEP_EC2_"
 HEALTH = "EVERSTEP_HEALTH_"
 MEMORY_TIER = "EVERSTEP_MEMORY_TIER_"
 """What health checks must measure at least, and how memory tiers are set up: variables for the nodes, not for us."""
@@ -58,6 +59,10 @@ class Settings:
     account_id: str = "123456789012"
     s3_endpoint_url: str | None = None
     local_capacity: int = 64
+    static_inventory: Path | None = None
+    """Which hosts the provider ``static`` has: a YAML file."""
+    ec2: Mapping[str, str] = field(default_factory=dict)
+    """What begins with ``EVERSTEP_EC2_``, without that; see ``workers.providers.ec2_options``."""
     node_patience: timedelta = timedelta(seconds=30)
     boot_patience: timedelta = timedelta(minutes=10)
     reform_patience: timedelta = timedelta(seconds=6)
@@ -94,7 +99,9 @@ class Settings:
             region=variables.get(f"{PREFIX}REGION") or cls.region,
             account_id=variables.get(f"{PREFIX}ACCOUNT_ID") or cls.account_id,
             s3_endpoint_url=_s3_endpoint(variables),
+            static_inventory=_file(variables, "STATIC_INVENTORY"),
             local_capacity=int(_number(variables, "LOCAL_CAPACITY", cls.local_capacity)),
+            ec2={name.removeprefix(EC2): value for name, value in variables.items() if name.startswith(EC2)},
             node_patience=_seconds(variables, "NODE_PATIENCE_S", cls.node_patience),
             boot_patience=_seconds(variables, "BOOT_PATIENCE_S", cls.boot_patience),
             reform_patience=_seconds(variables, "REFORM_PATIENCE_S", cls.reform_patience),

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from models.cluster.table import InstanceGroup
 from models.errors import NotFound, Unauthenticated
-from models.ids import OperationId, digest
+from models.ids import InstanceId, NodeId, OperationId, digest
 from models.node.states import COUNTED, SERVING, NodeState
 from models.node.table import Node
 from models.operation.states import OF_NODES, OperationState
@@ -89,9 +89,10 @@ def population(session: Session) -> int:
     return session.scalar(select(func.count()).select_from(Node).where(Node.state != NodeState.GONE)) or 0
 
 
-def not_gone(session: Session, ids: Sequence[str]) -> set[str]:
-    """Those of these nodes that exist and are not gone."""
-    return set(session.scalars(select(Node.id).where(Node.id.in_(ids), Node.state != NodeState.GONE)))
+def noted_hosts(session: Session, ids: Sequence[str]) -> dict[NodeId, InstanceId | None]:
+    """The instances of those of these nodes that exist and are not gone; None for one whose launch has not been noted."""
+    rows = session.execute(select(Node.id, Node.instance_id).where(Node.id.in_(ids), Node.state != NodeState.GONE))
+    return dict(row.tuple() for row in rows)
 
 
 def by_instance(session: Session, instance_id: str, *, lock: bool = False) -> Node:

@@ -46,7 +46,7 @@ class Ec2Provider:
 
     calls: Calls
     options: Ec2Options
-    user_data: Callable[[HostSpec], str]
+    user_data: Callable[[HostSpec], bytes]
     clock: Callable[[], float] = time.monotonic
     page_size: int = _PAGE
     shortages: Shortages = field(default_factory=lambda: Shortages(time.monotonic))

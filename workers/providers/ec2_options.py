@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import MappingProxyType
+from urllib.parse import urlsplit
 
-from workers.settings import SettingsError
+from workers.settings import EC2, Settings, SettingsError
 
-_PREFIX = "EVERSTEP_EC2_"
 _KNOWN = frozenset({"IMAGE", "LAUNCH_TEMPLATE", "INSTANCE_PROFILE", "SUBNETS", "SECURITY_GROUPS", "SETTLES_S", "PLANE"})
 _SETTLES = timedelta(seconds=60)
 ANY_RELEASE = "*"
@@ -31,21 +32,23 @@ class Ec2Options:
     settles_within: timedelta = _SETTLES
 
     @classmethod
-    def read(cls, variables: Mapping[str, str], *, plane: str) -> Ec2Options:
-        """From what begins with ``EVERSTEP_EC2_``, without that; ``plane`` unless they name another one.
+    def read(cls, settings: Settings) -> Ec2Options:
+        """All workers of a control plane have its master key, and nobody else has: its name follows from that unless it is set.
 
         Raises:
-            SettingsError: a variable is unknown or cannot be read, or there is nothing to launch from.
+            SettingsError: a variable is unknown or cannot be read, there is nothing to launch from, or nodes could not reach us.
         """
+        variables = settings.ec2
+        _check_reach(settings)
         for name in sorted(set(variables) - _KNOWN):
-            message = f"{_PREFIX}{name} is not known; there are: {', '.join(_PREFIX + known for known in sorted(_KNOWN))}"
+            message = f"{EC2}{name} is not known; there are: {', '.join(EC2 + known for known in sorted(_KNOWN))}"
             raise SettingsError(message)
         images, template = _images(variables.get("IMAGE", "")), variables.get("LAUNCH_TEMPLATE") or None
         if not images and template is None:
-            message = f"{_PREFIX}IMAGE or {_PREFIX}LAUNCH_TEMPLATE must say which machine image nodes start from"
+            message = f"{EC2}IMAGE or {EC2}LAUNCH_TEMPLATE must say which machine image nodes start from"
             raise SettingsError(message)
         return cls(
-            plane=variables.get("PLANE") or plane,
+            plane=variables.get("PLANE") or _plane(settings.master_key),
             images=images,
             launch_template=template,
             instance_profile=variables.get("INSTANCE_PROFILE") or None,
@@ -61,6 +64,20 @@ class Ec2Options:
         return self.images.get(release or ANY_RELEASE) or self.images.get(ANY_RELEASE)
 
 
+def _plane(master_key: bytes) -> str:
+    return hmac.digest(master_key, b"everstep plane", "sha256").hex()[:24]
+
+
+def _check_reach(settings: Settings) -> None:
+    host = urlsplit(settings.api_url).hostname or ""
+    if host == "localhost" or host.startswith("127."):
+        message = f"EVERSTEP_API_URL is {settings.api_url}, which instances of EC2 cannot reach; it must be an address within their network"
+        raise SettingsError(message)
+    if not settings.object_store_url.startswith("s3://"):
+        message = f"EVERSTEP_OBJECT_STORE_URL is {settings.object_store_url}, which instances of EC2 cannot reach; it must be s3://BUCKET/PREFIX"
+        raise SettingsError(message)
+
+
 def _list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
@@ -71,7 +88,7 @@ def _images(text: str) -> Mapping[str, str]:
     for part in _list(text):
         release, is_named, image = part.rpartition("=")
         if not image.startswith("ami-") or (is_named and not release.strip()):
-            message = f"{_PREFIX}IMAGE has {part!r}; it must be an image such as ami-0123456789abcdef0, or RELEASE=ami-…"
+            message = f"{EC2}IMAGE has {part!r}; it must be an image such as ami-0123456789abcdef0, or RELEASE=ami-…"
             raise SettingsError(message)
         found[release.strip() or ANY_RELEASE] = image
     return MappingProxyType(found)
@@ -83,5 +100,5 @@ def _seconds(text: str | None) -> timedelta:
     try:
         return timedelta(seconds=float(text))
     except ValueError as error:
-        message = f"{_PREFIX}SETTLES_S is {text!r}; it must be a number"
+        message = f"{EC2}SETTLES_S is {text!r}; it must be a number"
         raise SettingsError(message) from error

@@ -64,7 +64,7 @@ def mine(plane: str, claim: str | None = None, instance_id: str | None = None) -
 
 
 def launch(
-    spec: HostSpec, site: Site, options: Ec2Options, *, user_data: str, root: str | None, processor: Processor | None
+    spec: HostSpec, site: Site, options: Ec2Options, *, user_data: bytes, root: str | None, processor: Processor | None
 ) -> dict[str, Any]:
     """The parameters of RunInstances but for the client token. ``root`` is the name of the image's root device, if a disk asks for it.
 

@@ -9,24 +9,27 @@ from typing import Any, ClassVar
 
 from sqlalchemy.orm import Session
 
-from models.catalogue import instance_type
-from models.cluster.table import Cluster
+from models.cluster.table import Cluster, InstanceGroup
 from models.directive.changes import settle_withdrawn
 from models.directive.states import DirectiveState
 from models.ids import InstanceId, NodeId
 from models.job import queries as jobs
 from models.move import wake
 from models.node.changes import report_host, settle_launched, settle_node, settle_obstacle
-from models.node.states import HostWord, NodeState
+from models.node.hosts import settle_placed, settle_postponed
+from models.node.states import CapacityType, HostWord, NodeState
 from models.node.table import Host, Node
 from models.node.wishes import settle_restarted
 from models.volume.changes import settle_node_gone
 from workers.plans import host as plans
 from workers.plans.decision import Decision
-from workers.providers.base import HostNotFound, HostRef, HostSeen, HostSpec, Market, NoCapacity, Provider, Refused
+from workers.providers.base import HostNotFound, HostRef, HostSeen, HostSpec, NoCapacity, Provider, Refused, Throttled
+from workers.reconcilers.host_spec import host_spec
 
 _FIRST_RETRY = timedelta(seconds=2)
 _LONGEST_RETRY = timedelta(minutes=1)
+_LONG_PAUSE = timedelta(seconds=10)
+"""For a provider that does not say for how long it wants to be left alone."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,14 @@ class Released:
     """The provider knows the host no longer."""
 
 
-Outcome = Launched | Impossible | Restarted | Heard | Unsure | Releasing | Released
+@dataclass(frozen=True)
+class Postponed:
+    """The provider has been asked too much: it is no want of capacity, and nobody is told of it."""
+
+    after: timedelta
+
+
+Outcome = Postponed | Launched | Impossible | Restarted | Heard | Unsure | Releasing | Released
 
 
 @dataclass(frozen=True)
@@ -93,18 +103,8 @@ class HostReconciler:
         if node is None:
             return None
         cluster = session.get_one(Cluster, node.cluster_id)
-        kind = instance_type(node.instance_type)
-        spec = HostSpec(
-            claim=node.id,
-            instance_type=node.instance_type,
-            vcpus=kind.vcpus,
-            memory_mib=kind.memory_mib,
-            boot_token=self.boot_token(node.id),
-            tags={"everstep:cluster": cluster.name, "everstep:node": node.logical_id, "everstep:claim": node.id},
-            image=node.image,
-            start=node.starts,
-            market=Market(node.capacity_type.value),
-        )
+        group = session.get_one(InstanceGroup, node.group_id)
+        spec = host_spec(cluster, group, node, boot_token=self.boot_token(node.id))
         seen = plans.HostSeen(
             NodeState(node.state),
             node.is_wanted,
@@ -118,6 +118,12 @@ class HostReconciler:
         return plans.plan(seen.plan, now)
 
     def act(self, seen: Seen, action: plans.Action) -> Outcome:
+        try:
+            return self._act(seen, action)
+        except Throttled as error:
+            return Postponed(error.after or _LONG_PAUSE)
+
+    def _act(self, seen: Seen, action: plans.Action) -> Outcome:
         match action:
             case plans.Launch():
                 return self._launch(seen.spec)
@@ -136,7 +142,7 @@ class HostReconciler:
             match outcome:
                 case Launched(host=host):
                     node.zone = host.zone or node.zone
-                    settle_launched(session, node, instance_id=InstanceId(host.instance_id), address=host.address, now=now)
+                    _settle_host(session, node, host, now)
                 case Impossible(why=why, is_for_good=is_for_good):
                     settle_obstacle(session, node, why=why, is_for_good=is_for_good, now=now)
                 case Heard(word=word):
@@ -145,6 +151,8 @@ class HostReconciler:
                     settle_restarted(session, node, start=start, now=now)
                 case Released():
                     _settle_gone(session, node, now)
+                case Postponed(after=after):
+                    settle_postponed(session, node, until=now + after)
                 case Releasing() | Unsure():
                     pass
 
@@ -177,6 +185,11 @@ class HostReconciler:
         except HostNotFound:
             return Released() if is_final else Unsure()
         return Releasing()
+
+
+def _settle_host(session: Session, node: Node, host: HostSeen, now: datetime) -> None:
+    settle_placed(session, node, capacity_type=CapacityType(host.market.value), zone=host.zone)
+    settle_launched(session, node, instance_id=InstanceId(host.instance_id), address=host.address, now=now)
 
 
 def _settle_gone(session: Session, node: Node, now: datetime) -> None:

@@ -54,7 +54,7 @@ def make(door, clock):
         return Ec2Provider(
             Calls(client(door, tries=tries), clock=clock),
             options,
-            lambda spec: f"#!/bin/sh\n# {spec.claim}\n",
+            lambda spec: f"#!/bin/sh\n# {spec.claim}\n".encode(),
             clock=clock,
             page_size=page_size,
             shortages=Shortages(clock, first=timedelta(seconds=pause_s)),
@@ -378,7 +378,7 @@ def test_a_launch_asks_for_what_the_group_and_the_settings_say(front, door, cloc
     template = f"template-{uuid.uuid4().hex}"
     there.create_launch_template(LaunchTemplateName=template, LaunchTemplateData={"InstanceType": "m5.large"})
     options = Ec2Options(plane=uuid.uuid4().hex, images={"*": IMAGE}, launch_template=f"{template}:1", security_groups=(group,))
-    provider = Ec2Provider(Calls(client(door)), options, lambda _: "#!/bin/sh\n")
+    provider = Ec2Provider(Calls(client(door)), options, lambda _: b"#!/bin/sh\n")
     root, data = Disk(100, kms_key="alias/mine", is_root=True), Disk(500, mount="/opt/sagemaker")
     wish = replace(spec(), market=Market.SPOT, sites=sites(subnets, "b"), disks=(root, data), threads_per_core=1, image="1.0.0")
     host = provider.launch(wish)
