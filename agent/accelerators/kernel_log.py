@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -54,12 +54,15 @@ class Kmsg:
     Records that the kernel has overwritten before they could be read are gone; it says so once, and reading goes on with the oldest.
     """
 
-    def __init__(self, path: Path, after: str | None, *, boot: str, started: float) -> None:
+    def __init__(
+        self, path: Path, after: str | None, *, boot: str, started: float, read: Callable[[int, int], bytes] = os.read
+    ) -> None:
         of_boot, _, sequence = (after or "").rpartition(":")
         self._path = path
         self._boot = boot
         self._read_to = int(sequence) if of_boot == boot and sequence.isdigit() else -1
         self._started = started
+        self._read_one = read
         self._descriptor: int | None = None
 
     def read(self) -> list[Line]:
@@ -83,11 +86,10 @@ class Kmsg:
             os.close(self._descriptor)
             self._descriptor = None
 
-    @staticmethod
-    def _records(descriptor: int) -> Iterator[bytes]:
+    def _records(self, descriptor: int) -> Iterator[bytes]:
         for _ in range(_MOST_LINES):
             try:
-                record = os.read(descriptor, _RECORD_BYTES)
+                record = self._read_one(descriptor, _RECORD_BYTES)
             except BlockingIOError:
                 return
             except OSError as error:

@@ -63,6 +63,7 @@ class Nvidia(WatchedDevices):
         self._is_open = False
         self._known: dict[int, Device] = {}
         self._most_links: dict[str, int] = {}
+        self._lost_links: dict[str, int] = {}
         self._events: Any | None = None
 
     def _read(self) -> list[Reading]:
@@ -87,9 +88,14 @@ class Nvidia(WatchedDevices):
         except Silent:
             return None
         self._known[index] = device
-        reading = reading_of(asked, device, self._most_links.get(device.id, 0))
-        self._most_links[device.id] = max(self._most_links.get(device.id, 0), device.links)
-        return reading
+        return reading_of(asked, device, self._links_lost(device))
+
+    def _links_lost(self, device: Device) -> int:
+        """Those that were up before, and are down for the second look in a row: a link may be set up anew."""
+        most = self._most_links[device.id] = max(self._most_links.get(device.id, 0), device.links)
+        lost = most - device.links
+        was_low, self._lost_links[device.id] = self._lost_links.get(device.id, 0), lost
+        return min(was_low, lost)
 
     def _open(self) -> Any:
         if self._nvml is None:

@@ -71,10 +71,10 @@ def device_of(asked: Asked, index: int) -> Device:
     return Device(name, index, model, memory_mib, pci=pci, links=_links_up(asked))
 
 
-def reading_of(asked: Asked, device: Device, most_links: int) -> Reading:
-    """``most_links``: how many of its links have been up before. A device that is lost on the way says only that."""
+def reading_of(asked: Asked, device: Device, links_lost: int) -> Reading:
+    """``links_lost``: how many of its links are down that were up before. A device that is lost on the way says only that."""
     gauges: dict[str, float] = {"links_up": float(device.links)}
-    counts: dict[str, int] = {}
+    counts: dict[str, int] = {"links_lost": links_lost}
     try:
         _gauges(asked, gauges)
         _errors(asked, counts)
@@ -83,8 +83,6 @@ def reading_of(asked: Asked, device: Device, most_links: int) -> Reading:
         _link_errors(asked, counts, device.links)
     except asked.nvml.NVMLError:
         return Reading(device, counts={"lost": 1})
-    if most_links:
-        counts["links_lost"] = max(0, most_links - device.links)
     unread = f"device {device.index} does not answer {', '.join(sorted(set(asked.failed)))}" if asked.failed else ""
     return Reading(device, gauges, counts, unread)
 
