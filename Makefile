@@ -63,6 +63,7 @@ format: venv
 bench: venv .venv-clients/moto-server/installed bench-peers ## measurements: each claim beside a peer or a limit, in the same run; best on a quiet machine
 	$(BIN)/python -m benchmarks.recovery
 	$(BIN)/python -m benchmarks.node_loss
+	$(BIN)/python -m benchmarks.reactions
 	$(BIN)/python -m benchmarks.checkpoints
 	$(BIN)/python -m pytest -m bench -s $(PYTEST_ARGS)
 

@@ -28,8 +28,16 @@ HEALTH = {
     "EVERSTEP_HEALTH_DISK_MIB": "1",
     "EVERSTEP_HEALTH_MEMORY_MIB": "4",
     "EVERSTEP_HEALTH_LINK_MIB": "1",
+    "EVERSTEP_HEALTH_REDUCE_MIB": "1",
 }
 """Health checks that burn for a moment."""
+REPAIRS = {
+    "EVERSTEP_ACCELERATORS": "simulated:nvidia",
+    "EVERSTEP_SIMULATED_DEVICES": "2",
+    "EVERSTEP_DRAIN_LIMIT_S": "10",
+    "EVERSTEP_REPAIR_BRAKE_WINDOW_S": "1",
+}
+"""Accelerators that faults can strike, and no hold on repairs because of those of a moment ago."""
 ENDED = ("Succeeded", "Failed", "Stopped")
 UNREACHABLE = (EndpointConnectionError, HTTPClientError, RestError)
 
@@ -175,7 +183,7 @@ def running_stack(home_folder: Path) -> Iterator[Stack]:
     """A whole stack, real in every part, with room for a dozen nodes; it ends with the block, and its nodes with it."""
     home = Home.at(home_folder)
     told = {"EVERSTEP_LOCAL_CAPACITY": "12", "EVERSTEP_LIFECYCLE_PAUSE_S": "0.2", "EVERSTEP_LIFECYCLE_LIMIT_S": "10"}
-    control.start_detached(home, 0, {**os.environ, **HEALTH, **told}, lambda _service, _state: None)
+    control.start_detached(home, 0, {**os.environ, **HEALTH, **REPAIRS, **told}, lambda _service, _state: None)
     try:
         stack = Stack(home, control.exports(home))
         yield stack
