@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from models.errors import NotFound
-from models.job.states import ALIVE, ENDED, ProcessState
+from models.job.states import ALIVE, ENDED, JobState, ProcessState
 from models.job.table import Generation, Job, JobProcess, Step
 from models.session import locked
 
@@ -75,3 +76,26 @@ def given_up_on(session: Session, node_id: str, *, since: datetime) -> int:
         JobProcess.node_id == node_id, JobProcess.state == ProcessState.LOST, JobProcess.state_since >= since
     )
     return session.scalar(wanted) or 0
+
+
+@dataclass(frozen=True)
+class Stride:
+    """The newest step of a job that trains: when it was committed, how long it took, and on which node the rank is that tells of it."""
+
+    teller: str
+    at: datetime
+    seconds: float
+
+
+def strides(session: Session, node_id: str) -> list[Stride]:
+    """Of the jobs that have a rank on the node. Each step takes all ranks, so it vouches for every one of them."""
+    here = select(JobProcess.job_id).where(JobProcess.node_id == node_id, JobProcess.state.in_(ALIVE), JobProcess.rank.is_not(None))
+    training = session.scalars(select(Job).where(Job.id.in_(here), Job.state == JobState.TRAINING)).all()
+    found = []
+    for job in training:
+        teller = select(JobProcess.node_id).where(JobProcess.job_id == job.id, JobProcess.rank == 0, JobProcess.state.in_(ALIVE))
+        newest = select(Step).where(Step.job_id == job.id, Step.generation == job.generation).order_by(Step.number.desc()).limit(1)
+        told_by, step = session.scalars(teller).first(), session.scalars(newest).first()
+        if told_by is not None and step is not None:
+            found.append(Stride(told_by, step.at, step.seconds))
+    return found

@@ -24,6 +24,8 @@ class Patience:
     stream: timedelta = timedelta(seconds=1)
     beats: timedelta = timedelta(seconds=6)
     loss: timedelta = timedelta(seconds=30)
+    cut_off: timedelta = timedelta(minutes=15)
+    """Of silence, where its provider or its jobs say that it lives."""
     boot: timedelta = timedelta(minutes=10)
     checks: timedelta = timedelta(hours=1)
     drain: timedelta = timedelta(seconds=10)
@@ -49,6 +51,8 @@ class NodeSeen:
     host_word: HostWord | None = None
     host_word_at: datetime | None = None
     given_up: int = 0
+    work_goes_on: bool | None = None
+    """Whether steps are still committed that take a process of this node; None where it has work and nobody could tell."""
     is_recovered: bool = True
     """Whether the cluster lets us act on a loss (NodeRecovery Automatic)."""
     restart: Restart | None = None
@@ -231,9 +235,18 @@ def _suspicions(seen: NodeSeen, now: datetime) -> list[str]:
     said = []
     if seen.stream_lost_at is not None and seen.given_up:
         said.append("its stream is closed and its processes' peers lost their connections to it")
-    if _silence(seen, now) > seen.patience.loss:
+    if _silence(seen, now) > _longest_silence(seen):
         said.append(f"it has been silent for {_seconds(_silence(seen, now))}")
     return said
+
+
+def _longest_silence(seen: NodeSeen) -> timedelta:
+    """Who cannot be heard is not dead: a node that is merely cut off from us is waited for, as long as somebody says that it lives."""
+    if seen.work_goes_on is not None:
+        return seen.patience.cut_off if seen.work_goes_on else seen.patience.loss
+    is_asked_since = seen.host_word_at is not None and seen.host_word_at >= seen.state_since
+    is_said_to_live = is_asked_since and seen.host_word is HostWord.ALIVE
+    return seen.patience.cut_off if is_said_to_live else seen.patience.loss
 
 
 def _silence(seen: NodeSeen, now: datetime) -> timedelta:

@@ -34,7 +34,7 @@ from workers.plans.brake import Brake
 from workers.plans.decision import Decision, soonest
 from workers.plans.node import Patience
 from workers.plans.repair import Dress, HealthSeen, Policy
-from workers.reconcilers import node_health
+from workers.reconcilers import node_health, vouching
 
 _EMPTIED = (NodeState.DRAINING, NodeState.DETACHING)
 _FORGETFUL = (NodeState.REBOOTING, NodeState.UPDATING, NodeState.ATTACHING, NodeState.RELEASING, NodeState.GONE)
@@ -85,6 +85,7 @@ class NodeReconciler:
             host_word=node.host_word,
             host_word_at=node.host_word_at,
             given_up=jobs.given_up_on(session, node.id, since=silent_since) if silent_since else 0,
+            work_goes_on=vouching.goes_on(session, node, now) if node.state is NodeState.SUSPECT else None,
             is_recovered=is_recovered,
             restart=node.restart,
             restart_drain=None if node.restart_drain_s is None else timedelta(seconds=node.restart_drain_s),
