@@ -18,10 +18,10 @@ from typing import ClassVar
 
 import pytest
 
-from api.agents.bundle import bundle
+from api.agents.bundle import Bundle
 from everstep.embedded import procfs
 from everstep.protocol import NODE_ID_VARIABLE
-from tests.workers.providers.bundles import Door, bundle_door
+from tests.workers.providers.bundles import Door, bundle_door, small_bundle
 from tests.workers.providers.contract import until
 from workers.providers.bootstrap import bootstrap_script
 
@@ -30,9 +30,14 @@ TOKEN = "boot-token-of-the-tests"
 
 
 @pytest.fixture
-def door() -> Iterator[Door]:
-    with bundle_door() as door:
+def door(packed: Bundle) -> Iterator[Door]:
+    with bundle_door(packed) as door:
         yield door
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return small_bundle(tmp_path_factory.mktemp("bundle"))
 
 
 @pytest.fixture
@@ -80,7 +85,15 @@ def test_a_host_becomes_a_node_and_a_second_run_changes_nothing(door: Door, node
     assert before <= processes(node_id)
     assert (tmp_path / "it's here" / "setup.state").read_text() == "done\n"
     assert environ_of(node_id)["EVERSTEP_BOOT_TOKEN"] == TOKEN
-    assert environ_of(node_id)["PYTHONPATH"].endswith(bundle().sha256)
+    assert environ_of(node_id)["PYTHONPATH"].endswith(door.bundle.sha256)
+
+
+def test_a_real_bundle_makes_a_real_agent(node_id: str, tmp_path: Path):
+    with bundle_door() as door:
+        assert run(script(door, node_id, tmp_path)).returncode == 0
+    until(lambda: len(processes(node_id)) >= 2, "a shepherd and an agent")
+    log = tmp_path / "node" / "agent.log"
+    until(lambda: "control plane" in log.read_text() or "register" in log.read_text(), "an agent that looks for its control plane")
 
 
 def test_the_bundle_is_asked_for_with_the_token_and_the_claim(door: Door, node_id: str, tmp_path: Path):
@@ -91,14 +104,14 @@ def test_the_bundle_is_asked_for_with_the_token_and_the_claim(door: Door, node_i
 
 def test_a_bundle_that_the_host_has_is_not_fetched_again(door: Door, node_id: str, tmp_path: Path):
     for _ in range(2):
-        assert run(script(door, node_id, tmp_path, starts=False, sha256=bundle().sha256)).returncode == 0
+        assert run(script(door, node_id, tmp_path, starts=False, sha256=door.bundle.sha256)).returncode == 0
     assert len(door.asked) == 1
 
 
-@pytest.mark.parametrize("pinned", [None, bundle().sha256])
-def test_a_bundle_with_another_checksum_is_not_unpacked(door: Door, node_id: str, tmp_path: Path, pinned: str | None):
-    door.content = bundle().content[:-9] + b"tampered!"
-    done = run(script(door, node_id, tmp_path, sha256=pinned))
+@pytest.mark.parametrize("is_pinned", [False, True])
+def test_a_bundle_with_another_checksum_is_not_unpacked(door: Door, node_id: str, tmp_path: Path, is_pinned: bool):
+    door.content = door.bundle.content[:-9] + b"tampered!"
+    done = run(script(door, node_id, tmp_path, sha256=door.bundle.sha256 if is_pinned else None))
     assert (done.returncode, "checksum" in done.stderr) == (1, True)
     assert "checksum" in (tmp_path / "setup.state").read_text()
     assert not list(tmp_path.glob("bundles/*"))
