@@ -90,15 +90,19 @@ def _parts(settings: Settings, clock: Callable[[], float], environ: dict[str, st
         faults=Faults(settings.instance_id, state_dir, means, report=outbox.put, told=outbox.emptied),
         examiner=_examiner(settings, unsealed, outbox, means.runs),
         tier=tier,
-        monitor=Monitor(
-            node_id=settings.instance_id,
-            state_dir=state_dir,
-            environment=unsealed,
-            report=outbox.put,
-            told=outbox.emptied,
-            inventory=supervisor.inventory,
-        ),
+        monitor=_monitor(settings, unsealed, outbox, supervisor),
         notices=notices,
+    )
+
+
+def _monitor(settings: Settings, environment: dict[str, str], outbox: Outbox, supervisor: Supervisor) -> Monitor:
+    return Monitor(
+        node_id=settings.instance_id,
+        state_dir=settings.state_dir,
+        environment=environment,
+        report=outbox.put,
+        told=outbox.emptied,
+        inventory=supervisor.inventory,
     )
 
 

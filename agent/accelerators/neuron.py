@@ -18,6 +18,7 @@ from agent.accelerators.neuron_sources import Listed, NeuronLs, Sysfs
 from agent.accelerators.readings import Reading
 from agent.accelerators.roll import Roll
 from agent.accelerators.watch import Watch
+from everstep.examination import Finding
 from everstep.hardware import Device
 
 log = logging.getLogger(__name__)
@@ -26,6 +27,7 @@ TOOLS = "/opt/aws/neuron/bin"
 PATIENCE_S = 120.0
 """How long a device may take to show itself after the host's start."""
 _LIST_EVERY_S = 30.0
+_SPEAKS_WITHIN_S = 20.0
 _COUNTERS = {
     "mem_ecc_corrected": "ecc_corrected_dram",
     "mem_ecc_uncorrected": "ecc_uncorrected_dram",
@@ -121,6 +123,12 @@ class Neuron(WatchedDevices):
         """A runtime names cores, counted through over all devices of the host."""
         cores = [device.index * device.cores + core for device in devices for core in range(device.cores)]
         return {"NEURON_RT_VISIBLE_CORES": ",".join(str(core) for core in cores)}
+
+    def diagnose(self, level: int) -> Sequence[Finding]:
+        """A monitor that was only just started is given the time to speak."""
+        if self._monitor is not None:
+            self._monitor.wait(_SPEAKS_WITHIN_S)
+        return super().diagnose(level)
 
     def reset(self, device: Device) -> None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import select
 import subprocess
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -48,6 +49,12 @@ class NeuronMonitor:
             return None
         self._take(self._child)
         return self._said
+
+    def wait(self, limit_s: float) -> None:
+        """Until it has said something, or has ended. Blocks."""
+        if self.said() is None and self._child is not None and self._child.stdout is not None:
+            select.select([self._child.stdout], [], [], limit_s)
+            self.said()
 
     def close(self) -> None:
         self._end()

@@ -45,6 +45,7 @@ class UserData:
     def script(self, spec: HostSpec) -> str:
         environ = {
             **self.environ,
+            "EVERSTEP_NODE_INSTANCE_TYPE": spec.instance_type,
             "EVERSTEP_NODE_VCPUS": str(spec.vcpus),
             "EVERSTEP_NODE_MEMORY_MIB": str(spec.memory_mib),
             "EVERSTEP_OBJECT_STORE_URL": self.object_store_url,

@@ -198,27 +198,7 @@ class LocalProvider:
         """Starts the host's first process, which detaches itself and says so."""
         state = place / "state"
         state.mkdir(mode=0o700, exist_ok=True)
-        environ = {
-            "EVERSTEP_MEMORY_TIER_MOUNT": "never",  # a mount would need root, and outlive what made it
-            "EVERSTEP_ACCELERATORS": "cpu",  # the machine's own are no node's alone; an operator's word (auto, simulated) counts more
-            **self.environ,
-            NODE_ID_VARIABLE: place.name,
-            "PYTHONPATH": str(ROOT),
-            "PYTHONUNBUFFERED": "1",
-            "EVERSTEP_HOST_DIR": str(place),
-            "EVERSTEP_RECLAIM_FILE": str(place / RECLAIMED),
-            "EVERSTEP_AGENT_STATE": str(state),
-            "EVERSTEP_API_URL": self.api_url,
-            "EVERSTEP_BOOT_TOKEN": spec.boot_token,
-            "EVERSTEP_NODE_ADDRESS": address,
-            "EVERSTEP_NODE_VCPUS": str(spec.vcpus),
-            "EVERSTEP_NODE_MEMORY_MIB": str(spec.memory_mib),
-            "EVERSTEP_OBJECT_STORE_URL": self.object_store_url,
-            "EVERSTEP_MEMORY_TIER_DIR": str(memory.folder_of(place.name, self.memory_root)),
-            "EVERSTEP_HOST_START": str(spec.start),
-            "EVERSTEP_IMAGE": spec.image or "",
-            "EVERSTEP_VOLUMES": str(self._attachments(place).directory),
-        }
+        environ = self._environment(place, spec, address)
         # Neither site nor the user's paths: the first process is small and has nothing to import.
         command = [sys.executable, "-I", "-S", str(_SHEPHERD)]
         with (place / "agent.log").open("ab") as log:
@@ -236,6 +216,31 @@ class LocalProvider:
         if done.returncode != 0:
             message = f"the first process of {place.name} did not start: see {place / 'agent.log'}"
             raise ProviderError(message)
+
+    def _environment(self, place: Path, spec: HostSpec, address: str) -> dict[str, str]:
+        """What the host's first process is told, and hands on to the agent."""
+        return {
+            "EVERSTEP_MEMORY_TIER_MOUNT": "never",  # a mount would need root, and outlive what made it
+            "EVERSTEP_ACCELERATORS": "cpu",  # the machine's own are no node's alone; an operator's word (auto, simulated) counts more
+            **self.environ,
+            NODE_ID_VARIABLE: place.name,
+            "PYTHONPATH": str(ROOT),
+            "PYTHONUNBUFFERED": "1",
+            "EVERSTEP_HOST_DIR": str(place),
+            "EVERSTEP_RECLAIM_FILE": str(place / RECLAIMED),
+            "EVERSTEP_AGENT_STATE": str(place / "state"),
+            "EVERSTEP_API_URL": self.api_url,
+            "EVERSTEP_BOOT_TOKEN": spec.boot_token,
+            "EVERSTEP_NODE_ADDRESS": address,
+            "EVERSTEP_NODE_VCPUS": str(spec.vcpus),
+            "EVERSTEP_NODE_MEMORY_MIB": str(spec.memory_mib),
+            "EVERSTEP_OBJECT_STORE_URL": self.object_store_url,
+            "EVERSTEP_MEMORY_TIER_DIR": str(memory.folder_of(place.name, self.memory_root)),
+            "EVERSTEP_NODE_INSTANCE_TYPE": spec.instance_type,
+            "EVERSTEP_HOST_START": str(spec.start),
+            "EVERSTEP_IMAGE": spec.image or "",
+            "EVERSTEP_VOLUMES": str(self._attachments(place).directory),
+        }
 
 
 def instance_id_of(claim: str) -> str:

@@ -13,6 +13,7 @@ from agent.accelerators.base import Refusal
 from agent.accelerators.choice import Clocks, Host, choose
 from agent.accelerators.neuron import Neuron
 from agent.accelerators.neuron_sources import devices_in
+from everstep.examination import Verdict
 from everstep.hardware import FaultClass, HardwareState
 from tests.live import wait_for
 
@@ -200,6 +201,15 @@ def test_a_monitor_that_falls_silent_is_not_relied_on(scene: Scene) -> None:
     seen = adapter.detect()
     assert seen.state is HardwareState.UNKNOWN
     assert "has said nothing for 20 s" in seen.says
+
+
+@pytest.mark.parametrize(("then", "wanted"), [("exec sleep 60", Verdict.PASSED), ("exit 1", Verdict.FAILED)])
+def test_a_diagnosis_waits_for_the_monitors_first_word(scene: Scene, then: str, wanted: Verdict) -> None:
+    scene.ls()
+    trees(scene)
+    scene.monitor(*([json.dumps({"system_data": {}})] if wanted is Verdict.PASSED else []), then=then)
+    (finding,) = scene.adapter().diagnose(1)
+    assert finding.verdict is wanted, finding.says
 
 
 def test_a_device_that_vanishes_from_the_drivers_tree_is_missing(scene: Scene) -> None:
