@@ -201,7 +201,8 @@ def _summed(
         by_type[life.instance_type, life.market] += bills[life.node]
     noticed = queries.noticed_among(work.session, [row.id for row in rows])
     taken = [row for row in rows if row.id in noticed or _was_reclaimed(row)]
-    return Savings(since, until, len(lives), len(taken), sum(by_type.values(), Bill()), dict(by_type))
+    first = min((life.since for life in lives), default=until) if since == _BEGINNING else since
+    return Savings(first, until, len(lives), len(taken), sum(by_type.values(), Bill()), dict(by_type))
 
 
 def _was_reclaimed(node: Node) -> bool:
