@@ -19,7 +19,7 @@ class Hand:
     def __init__(self, name: str) -> None:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._is_begun = False
 
     def do(self, call: Callable[[], Result]) -> asyncio.Future[Result]:
         """What comes of it, or what it raises."""
@@ -34,6 +34,9 @@ class Hand:
             _tell(loop, future, settle)
 
         self._work.put(work)
+        if not self._is_begun:
+            self._is_begun = True
+            self._thread.start()
         return future
 
     def let_go(self) -> None:

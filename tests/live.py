@@ -233,6 +233,7 @@ def host(api_url: str, place: Place, folder: Path, **variables: str) -> Iterator
         "EVERSTEP_BOOT_TOKEN": place.boot_token,
         "EVERSTEP_NODE_ADDRESS": "127.0.0.1",
         "EVERSTEP_NODE_VCPUS": "2",
+        "EVERSTEP_ACCELERATORS": "cpu",
         "EVERSTEP_NODE_MEMORY_MIB": "2048",
         "PYTHONPATH": str(ROOT),
     }
