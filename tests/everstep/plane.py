@@ -142,11 +142,11 @@ class Plane:
             job.members.append(job.ready.pop(0))
         await self._publish(job, "resized")
 
-    async def replace(self, job: Job, process: str) -> None:
+    async def replace(self, job: Job, process: str, cause: str = "replaced") -> None:
         """A member that lives, but is of no use any more, gives its place to a spare, and is ended."""
         job.members[job.members.index(process)] = job.ready.pop(0)
         del job.placed[process]
-        await self._publish(job, "replaced")
+        await self._publish(job, cause)
 
     def describe(self) -> str:
         return "\n".join(

@@ -79,6 +79,8 @@ def main() -> None:
                 optimizer.step()
                 scheduler.step()
                 optimizer.zero_grad()
+            if run.notice is not None:
+                note("notices", step=step, why=run.notice.why)
             if not run.rehearsing:
                 note("losses", step=step, rank=run.rank, loss=update.loss, generation=run.generation)
                 note(
