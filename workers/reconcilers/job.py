@@ -30,6 +30,7 @@ from models.node.states import RESTARTING, NodeState
 from models.node.table import Node
 from models.notify import nudge
 from models.session import keep
+from models.spot.queries import standing_in
 from workers.plans import job as plans
 from workers.plans import job_seen as seen_as
 from workers.plans.decision import Decision
@@ -74,7 +75,7 @@ class JobReconciler:
             cluster_is_going=cluster.state in (ClusterState.DELETING, ClusterState.DELETED),
             halted_at=job.halted_at,
             grace=timedelta(seconds=float(job.spec.get("grace_s", 10.0))),
-            groups=frozenset(job.spec.get("instance_groups") or ()),
+            groups=_groups(session, job),
             processes=tuple(_process_seen(process) for process in processes),
             nodes=nodes_seen,
             generations=tuple(_generation_seen(generation) for generation in generations[-_GENERATIONS:]),
@@ -103,6 +104,12 @@ class JobReconciler:
             wake(session, job, now=now)  # its processes are still to leave
         if job.state in ENDED:
             _nudge_waiting(session, job)
+
+
+def _groups(session: Session, job: Job) -> frozenset[str]:
+    """The groups that the job may use, those that stand in for one of them now included; none named: all."""
+    named = frozenset(job.spec.get("instance_groups") or ())
+    return named | standing_in(session, job.cluster_id, named)
 
 
 def _place_one_at_a_time(session: Session, job: Job) -> None:
