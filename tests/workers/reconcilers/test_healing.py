@@ -26,6 +26,16 @@ from models.node.table import Node
 from models.session import unit_of_work
 from tests.workers.small_plane import SmallPlane
 
+
+def until(plane: SmallPlane, claim, seconds: float = 120.0) -> None:
+    """Time passes in longer steps than the plane's own: what is waited for takes several."""
+    for _ in range(int(seconds)):
+        if claim():
+            return
+        plane.run(1, every=1)
+    raise AssertionError(f"not within {seconds} s: {plane.states()}")
+
+
 KINDS = {
     "xid:31": (FaultClass.APPLICATION, "NvidiaGPUUnhealthy", "XidUserAppError"),
     "xid:94": (FaultClass.TRANSIENT, "NvidiaGPUUnhealthy", "NvidiaGpuXidRestartApp"),
@@ -112,7 +122,7 @@ def test_a_fault_that_calls_for_another_host_shows_at_once_and_the_place_keeps_i
     assert {"fault reported", "node unschedulable", "replacement requested"} <= set(events(plane, node=node))
     launched = [one for one in plane.nodes(cluster_id) if one.logical_id == node.logical_id and one.id != node.id]
     assert [one.state for one in launched] == [NodeState.BOOTING]  # the launch was called within the same moment
-    plane.run_until(is_replaced(plane, cluster_id, node))
+    until(plane, is_replaced(plane, cluster_id, node))
     (row,) = conditions(plane, node)
     assert (row.state, row.repair.value) == (ConditionState.RESOLVED, "replace")
 
@@ -123,7 +133,7 @@ def test_a_reboot_fault_reboots_and_the_same_again_within_the_window_replaces(pl
     fault(plane, node, "xid:73")
     plane.work()
     assert plane.node(node.id).labels[HEALTH] == "UnschedulablePendingReboot"
-    plane.run_until(lambda: plane.node(node.id).state is NodeState.READY and plane.node(node.id).host_start == 1)
+    until(plane, lambda: plane.node(node.id).state is NodeState.READY and plane.node(node.id).host_start == 1)
     plane.run(1)
     well = plane.node(node.id)
     assert (well.schedulability, well.labels[HEALTH], well.taints) == (Schedulability.SCHEDULABLE, "Schedulable", [])
@@ -132,7 +142,7 @@ def test_a_reboot_fault_reboots_and_the_same_again_within_the_window_replaces(pl
     plane.listen()
     plane.run(1)
     fault(plane, node, "xid:73", name="f2")
-    plane.run_until(is_replaced(plane, cluster_id, node))
+    until(plane, is_replaced(plane, cluster_id, node))
     assert [row.repair.value for row in conditions(plane, node)] == ["reboot", "replace"]
 
 
@@ -141,9 +151,7 @@ def test_the_same_fault_after_the_window_is_one_more_reboot(plane):
     node = plane.nodes(cluster_id)[0]
     for start, name in enumerate(("f1", "f2"), start=1):
         fault(plane, node, "xid:73", name=name)
-        plane.run_until(
-            lambda start=start: plane.node(node.id).state is NodeState.READY and plane.node(node.id).host_start == start
-        )
+        until(plane, lambda start=start: plane.node(node.id).state is NodeState.READY and plane.node(node.id).host_start == start)
         plane.run(1)
         plane.clock.at += timedelta(hours=25)
         plane.listen()
@@ -171,7 +179,7 @@ def test_a_job_that_fails_after_an_application_fault_says_which_rank_it_was(plan
     member = plane.members(job_id)[2]
     fault(plane, plane.node(member.node_id), "xid:31", pid=member.pid)
     plane.exit(member.id, signal=6)
-    plane.run_until(lambda: plane.job_state(job_id).value == "failed")
+    until(plane, lambda: plane.job_state(job_id).value == "failed")
     assert "Rank 2" in plane.job_row(job_id).failure
     assert "xid:31" in plane.job_row(job_id).failure
     assert plane.states()["node"] == ["ready"] * 3
@@ -183,7 +191,7 @@ def test_a_transient_fault_restarts_the_process_that_it_struck_and_nothing_else(
     before = plane.members(job_id)
     node = plane.node(before[1].node_id)
     fault(plane, node, "xid:94", pid=before[1].pid)
-    plane.run_until(lambda: plane.members(job_id)[1].id != before[1].id)
+    until(plane, lambda: plane.members(job_id)[1].id != before[1].id)
     plane.run(5)
     after = plane.members(job_id)
     assert (after[0].id, after[2].id) == (before[0].id, before[2].id)
@@ -218,11 +226,11 @@ def test_without_node_recovery_labels_appear_and_only_what_people_ask_for_is_don
     with unit_of_work(plane.sessions) as session:
         getattr(wishes, f"request_{wish}")(session, nodes.get(session, node.id, lock=True), why="a person", now=plane.clock.at)
     if wish == "reboot":
-        plane.run_until(lambda: plane.node(node.id).state is NodeState.READY and plane.node(node.id).host_start == 1)
+        until(plane, lambda: plane.node(node.id).state is NodeState.READY and plane.node(node.id).host_start == 1)
         plane.run(1)
         assert plane.node(node.id).schedulability is Schedulability.SCHEDULABLE
     else:
-        plane.run_until(is_replaced(plane, cluster_id, node))
+        until(plane, is_replaced(plane, cluster_id, node))
     assert [row.state for row in conditions(plane, node)] == [ConditionState.RESOLVED]
 
 
@@ -233,7 +241,7 @@ def test_a_repair_begins_when_node_recovery_is_switched_on(plane):
     fault(plane, node, "xid:74")
     plane.run(5)
     set_recovery(plane, "Automatic")
-    plane.run_until(is_replaced(plane, cluster_id, node))
+    until(plane, is_replaced(plane, cluster_id, node))
 
 
 @pytest.mark.parametrize("word", ["UnschedulablePendingReboot", "UnschedulablePendingReplacement"])
@@ -245,9 +253,9 @@ def test_a_node_that_is_labelled_by_hand_goes_the_way_of_one_with_a_fault(plane,
     hurt = plane.node(node.id)
     assert (hurt.labels[HEALTH], TAINT in hurt.taints) == (word, True)
     if word.endswith("Reboot"):
-        plane.run_until(lambda: plane.node(node.id).state is NodeState.READY and plane.node(node.id).host_start == 1)
+        until(plane, lambda: plane.node(node.id).state is NodeState.READY and plane.node(node.id).host_start == 1)
     else:
-        plane.run_until(is_replaced(plane, cluster_id, node))
+        until(plane, is_replaced(plane, cluster_id, node))
 
 
 def test_the_label_schedulable_ends_what_is_held(plane):
@@ -307,7 +315,7 @@ def test_devices_that_are_missing_are_suspected_first_and_cost_a_reboot_when_the
     plane.run(1)
     assert [row.state for row in conditions(plane, node)] == [ConditionState.WITHDRAWN]
     tell(plane, node, devices(7, 8, at=3.0))
-    plane.run_until(lambda: plane.node(node.id).state is NodeState.READY and plane.node(node.id).host_start == 1, seconds=60)
+    until(plane, lambda: plane.node(node.id).state is NodeState.READY and plane.node(node.id).host_start == 1, seconds=60)
 
 
 def test_a_monitor_that_cannot_tell_is_told_of_and_costs_nothing(plane):
@@ -342,7 +350,7 @@ def test_work_leaves_a_host_that_still_works_before_it_is_replaced_and_its_limit
     told = plane.node(node.id)
     assert told.leave_by == plane.clock.at + timedelta(minutes=2)
     assert "node leaving" in events(plane, node=node)
-    plane.run_until(is_replaced(plane, cluster_id, node), seconds=240)
+    until(plane, is_replaced(plane, cluster_id, node), seconds=240)
 
 
 def test_a_device_off_the_bus_is_not_waited_for(plane):
@@ -355,4 +363,4 @@ def test_a_device_off_the_bus_is_not_waited_for(plane):
     assert [one.state for one in plane.nodes(cluster_id) if one.logical_id == node.logical_id and one.id != node.id] == [
         NodeState.BOOTING
     ]
-    plane.run_until(is_replaced(plane, cluster_id, node), seconds=10)
+    until(plane, is_replaced(plane, cluster_id, node), seconds=10)
