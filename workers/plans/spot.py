@@ -1,7 +1,8 @@
 """What to do about one notice of a provider that it takes a node, or may. Pure: same snapshot, same actions.
 
 The node's place is filled by the cluster's plan as soon as the notice stands. Here the node itself is let go: when nothing is left on it, and at the
-deadline in any case. What it holds in memory can be fetched for a moment after its last process has left.
+deadline in any case. What it holds in memory can be fetched for a moment after its last process has left, and a notice that is taken back in that moment
+costs nobody a node.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from models.node.states import NodeState
 from models.spot.states import NOTICE, NoticeKind, NoticeState
 from workers.plans.decision import Decision
 
-HELD_FOR = timedelta(seconds=10)
-"""How long a node stays after its last process has ended, for whoever fetches a checkpoint from its memory; not beyond the deadline."""
+HELD_FOR = timedelta(seconds=20)
+"""How long a node stays after the notice, and after its last process has ended; not beyond the deadline."""
 LOOK_AGAIN = timedelta(seconds=1)
 """While something runs there: the nudge of its end may be lost."""
 _WATCHED_EVERY = timedelta(seconds=15)
@@ -23,7 +24,8 @@ _GOING = (NodeState.RELEASING, NodeState.GONE)
 
 @dataclass(frozen=True)
 class NoticeSeen:
-    """``is_told``: its agent has not taken it back. ``emptied_at`` is when the last process that ran there after the notice ended; None: none did.
+    """``is_told``: its agent has not taken it back. ``emptied_at`` is when the last process that ran there after the notice ended, or
+    when the notice came, if none did.
 
     ``was_struck`` says that processes were still there when the node was lost.
     """

@@ -41,7 +41,7 @@ class SpotReconciler:
             node_state=NodeState(node.state),
             is_wanted=node.is_wanted,
             is_busy=any(process.state in ALIVE for process in processes),
-            emptied_at=max((one.state_since for one in _ended(processes) if one.state_since >= notice.announced_at), default=None),
+            emptied_at=max([notice.announced_at, *(process.state_since for process in _ended(processes))]),
             was_lost=node.lost_because is not None,
             was_struck=_was_struck(node, processes),
             leaves_on_rebalance=policy is not None and policy.leave_on_rebalance,

@@ -29,7 +29,7 @@ def test_a_recommendation_is_a_warning_and_nothing_more_unless_a_policy_says_so(
     assert states(plan(replace(told, leaves_on_rebalance=True), NOW)) == [Evacuate]
 
 
-def test_a_node_that_never_had_work_is_let_go_at_once():
+def test_a_node_that_has_long_been_empty_is_let_go():
     [action] = plan(LEAVING, NOW).actions
     assert isinstance(action, Release)
     assert action.new is NoticeState.EVACUATED

@@ -123,11 +123,11 @@ def test_a_notice_taints_its_node_and_asks_for_a_replacement_in_the_same_moment(
     assert "spot interruption announced" in event_names(plane)
 
 
-def test_an_idle_node_is_let_go_at_once_and_its_place_is_filled_once(plane):
+def test_an_idle_node_is_let_go_after_a_moment_and_its_place_is_filled_once(plane):
     here = serving(plane, spot_group())
     node = plane.nodes(here)[0]
     announce(plane, node.id)
-    plane.run(8, every=2)
+    plane.run(26, every=4)
     assert notice_states(plane) == [NoticeState.EVACUATED]
     assert plane.node(node.id).state is NodeState.GONE
     assert plane.states()["node"] == ["ready"] * 2
@@ -183,7 +183,7 @@ def test_a_recommendation_only_warns_unless_the_policy_says_otherwise(plane):
     assert notice_states(plane) == [NoticeState.ANNOUNCED]
     policy(plane, here, fallback_groups=(), leave_on_rebalance=True)
     announce(plane, second.id, kind=NoticeKind.REBALANCE)
-    plane.run(8, every=2)
+    plane.run(32, every=4)
     assert plane.node(second.id).state is NodeState.GONE
     assert plane.states()["node"] == ["ready"] * 2
 
