@@ -21,6 +21,8 @@ _ALIVE = frozenset({"pending", "running"})
 _TAGGED = ("instance", "volume", "network-interface")
 ENDED = "terminated"
 GOING = frozenset({"shutting-down", ENDED})
+_LISTED = ["pending", "running", "shutting-down", "stopping", "stopped"]
+"""All but those that have ended, which EC2 shows for an hour."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,11 @@ def as_pairs(named: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def mine(plane: str, claim: str | None = None, instance_id: str | None = None) -> list[dict[str, Any]]:
-    """The filter that finds what this control plane launched, and nothing else."""
-    wanted: list[dict[str, Any]] = [{"Name": f"tag:{PLANE}", "Values": [plane]}]
+    """The filter that finds what this control plane launched and has not ended, and nothing else."""
+    wanted: list[dict[str, Any]] = [
+        {"Name": f"tag:{PLANE}", "Values": [plane]},
+        {"Name": "instance-state-name", "Values": _LISTED},
+    ]
     if claim is not None:
         wanted.append({"Name": f"tag:{CLAIM}", "Values": [claim]})
     if instance_id is not None:

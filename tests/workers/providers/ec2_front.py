@@ -59,17 +59,27 @@ def moto(folder: Path) -> Iterator[str]:
                 assert process.poll() is None, (folder / "moto.log").read_text()[-3000:]
                 assert time.monotonic() < deadline, "moto does not start"
                 time.sleep(0.05)
+        _warm(url)
         yield url
     finally:
         process.kill()
         process.wait()
 
 
+def _warm(url: str) -> None:
+    """Its first answer takes long: it reads what EC2 has of everything."""
+    authorization = "AWS4-HMAC-SHA256 Credential=tests/20310101/us-east-1/ec2/aws4_request, SignedHeaders=host, Signature=none"
+    wish = urlencode({"Action": "DescribeInstances", "Version": "2016-11-15"}).encode()
+    request = urllib.request.Request(url, data=wish, headers={"Authorization": authorization})
+    with urllib.request.urlopen(request, timeout=START_S) as answer:
+        answer.read()
+
+
 @cache
 def client(url: str, *, tries: int = 1) -> Any:
     """Made once for all tests: its model is large."""
     retries: Any = {"total_max_attempts": tries, "mode": "standard"}
-    config = Config(connect_timeout=2, read_timeout=10, retries=retries)
+    config = Config(connect_timeout=5, read_timeout=30, retries=retries)
     return _session().client("ec2", region_name=REGION, endpoint_url=url, config=config, **KEYS)
 
 
@@ -85,6 +95,7 @@ class Front:
     ``limits`` says how many instances there can be, by type, zone and market; ``total`` how many in all. ``throttled`` is how many of the next calls
     are, ``lost`` how many calls of an action are carried out and not answered, ``doubled`` how many are delivered twice, as if the token was forgotten.
     ``errors`` is what the next calls of an action are answered with instead: a code and its words. ``asked`` is what has been asked for.
+    ``on_call`` is told ``before`` each call, and ``after`` it has been carried out and before it is answered.
     """
 
     moto_url: str
@@ -98,7 +109,10 @@ class Front:
     doubled: Counter[str] = field(default_factory=Counter)
     errors: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    on_call: Callable[[str], None] = lambda _when: None
     living: dict[str, Pool] = field(default_factory=dict)
+    started: dict[str, int] = field(default_factory=dict)
+    """Which start instances are at, by what was last written on them."""
     _shown_at: dict[str, float] = field(default_factory=dict)
     _ended_at: dict[str, float] = field(default_factory=dict)
     _tokens: dict[str, tuple[str, bytes]] = field(default_factory=dict)
@@ -119,7 +133,9 @@ class Front:
                 return 503, _error("RequestLimitExceeded", "Request limit exceeded.")
             if self.errors.get(action):
                 return 400, _error(*self.errors[action].pop(0))
+            self.on_call("before")
             answer = self._carry_out(action, wish, body, headers)
+            self.on_call("after")
             if self.doubled[action] > 0:
                 self.doubled[action] -= 1
                 self._tokens.clear()
@@ -134,6 +150,7 @@ class Front:
             "RunInstances": self._run,
             "DescribeInstances": self._list,
             "TerminateInstances": self._terminate,
+            "CreateTags": self._tag,
             "AttachVolume": self._attach_volume,
             "AttachNetworkInterface": self._attach_interface,
             "CreateReplaceRootVolumeTask": self._replace_root,
@@ -185,18 +202,24 @@ class Front:
             self._zones[subnet] = next(str(one.text) for one in found.iterfind(".//{*}availabilityZone"))
         return self._zones[subnet]
 
-    def _list(self, _wish: dict[str, str], body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
+    def _list(self, wish: dict[str, str], body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
+        """moto ends instances at once: those that are ending here have ended there."""
+        states = next((name[: -len("Name")] for name, value in wish.items() if value == "instance-state-name"), None)
+        ending = {instance_id for instance_id, until in self._ended_at.items() if self.now() < until}
+        if states is not None and ending:
+            body = urlencode({**wish, f"{states}Value.9": "terminated"}).encode()
         status, answer = self._ask(body, headers)
         if status != 200:
             return status, answer
         root = ET.fromstring(answer)
-        reservations = root.find("{*}reservationSet")
-        for reservation in list(reservations if reservations is not None else ()):
-            for instance in reservation.iterfind("{*}instancesSet/{*}item"):
+        for reservation in root.findall("{*}reservationSet/{*}item"):
+            for instance in reservation.findall("{*}instancesSet/{*}item"):
                 instance_id = str(instance.findtext("{*}instanceId"))
-                if self.now() < self._shown_at.get(instance_id, 0.0):
-                    reservations.remove(reservation)  # type: ignore[union-attr]
-                elif self.now() < self._ended_at.get(instance_id, 0.0):
+                has_ended = instance.findtext("{*}instanceState/{*}name") == "terminated"
+                is_late = self.now() < self._shown_at.get(instance_id, 0.0)
+                if is_late or (states is not None and has_ended and instance_id not in ending):
+                    root.find("{*}reservationSet").remove(reservation)  # type: ignore[union-attr]
+                elif has_ended and instance_id in ending:
                     _set(instance, "instanceState/code", "32")
                     _set(instance, "instanceState/name", "shutting-down")
         return status, ET.tostring(root)
@@ -209,6 +232,17 @@ class Front:
                     self.living.pop(instance_id, None)
                     self._ended_at.setdefault(instance_id, self.now() + self.ends_after)
         return status, answer
+
+    def shown(self) -> set[str]:
+        """The instances that live and are listed by now."""
+        with self._lock:
+            return {instance_id for instance_id in self.living if self.now() >= self._shown_at[instance_id]}
+
+    def _tag(self, wish: dict[str, str], body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
+        for name, key in wish.items():
+            if key == "everstep:started":
+                self.started[wish["ResourceId.1"]] = int(wish[name.replace("Key", "Value")])
+        return self._ask(body, headers)
 
     def _attach_volume(self, wish: dict[str, str], body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
         found = self._look(headers, Action="DescribeVolumes", **{"VolumeId.1": wish["VolumeId"]})
@@ -250,8 +284,7 @@ class Door:
 
     @contextmanager
     def open(self) -> Iterator[Self]:
-        server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"door": self}))
-        server.daemon_threads = True
+        server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"door": self}))
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         self.url = f"http://127.0.0.1:{server.server_address[1]}"
@@ -261,6 +294,15 @@ class Door:
             server.shutdown()
             server.server_close()
             thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Whoever asked may have been killed meanwhile; everything else is told."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
