@@ -17,7 +17,6 @@ from sqlalchemy.orm import Session
 from models.clock import Clock
 from models.cluster.table import Cluster
 from models.node.states import CapacityType, NodeState
-from models.node.table import Node
 from models.session import Sessions, unit_of_work
 from models.spot import queries as spot
 from models.spot.changes import report_prices, settle_rate
@@ -89,14 +88,10 @@ def _observed(session: Session, now: datetime) -> dict[tuple[str, str], Observed
             key = (node.instance_type, node.zone or zones[node.cluster_id])
             lives[key].append((max(node.launched_at, since), node.state_since if node.state is NodeState.GONE else now))
     for node in taken:
-        struck[node.instance_type, node.zone or zones[node.cluster_id]].append((_when(node), 1.0))
+        struck[node.instance_type, node.zone or zones[node.cluster_id]].append((node.state_since, 1.0))
     return {key: observe(struck.get(key, ()), lives.get(key, ()), now) for key in {*struck, *lives}}
 
 
 def _zones(session: Session) -> dict[str, str]:
     clusters: Sequence[Cluster] = session.query(Cluster).all()
     return {cluster.id: cluster.zone for cluster in clusters}
-
-
-def _when(node: Node) -> datetime:
-    return node.host_word_at or node.state_since

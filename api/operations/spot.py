@@ -15,7 +15,7 @@ from models.errors import Invalid, NotFound
 from models.job import queries as jobs
 from models.job.states import ALIVE
 from models.job.table import JobProcess
-from models.node.states import CapacityType, HostWord, NodeState
+from models.node.states import CapacityType, NodeState
 from models.node.table import Node
 from models.paging import Cut, Page
 from models.spot import changes, ledger, queries
@@ -200,12 +200,6 @@ def _summed(
     for life in lives:
         by_type[life.instance_type, life.market] += bills[life.node]
     noticed = queries.noticed_among(work.session, [row.id for row in rows])
-    taken = [row for row in rows if row.id in noticed or _was_reclaimed(row)]
+    taken = [row for row in rows if row.id in noticed or queries.was_reclaimed(row)]
     first = min((life.since for life in lives), default=until) if since == _BEGINNING else since
     return Savings(first, until, len(lives), len(taken), sum(by_type.values(), Bill()), dict(by_type))
-
-
-def _was_reclaimed(node: Node) -> bool:
-    """Its provider took it without a word."""
-    is_gone = node.host_word in (HostWord.DEAD, HostWord.MISSING) and node.lost_because is not None
-    return is_gone and node.capacity_type is CapacityType.SPOT and not node.is_replaced_on_request

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from models.cluster.table import InstanceGroup
 from models.ids import NodeId
 from models.job.table import Job, JobProcess
-from models.node.states import CapacityType, HostWord, NodeState
+from models.node.states import CapacityType, NodeState
 from models.node.table import Node
 from models.paging import Cut, Page, page
 from models.session import ACROSS_TEAMS
@@ -178,14 +178,18 @@ def interruptions(session: Session, *, since: datetime, instance_types: Collecti
 
 
 def reclaimed(session: Session, *, since: datetime) -> list[Node]:
-    """Spot nodes that their provider took without a notice since then: lost, by its word."""
+    """Spot nodes that were taken without a notice since then: lost while they served, and not for anybody's wish."""
     noticed = select(Notice.node_id).where(Notice.kind == NoticeKind.INTERRUPTION, Notice.state != NoticeState.WITHDRAWN)
     wanted = select(Node).where(
         Node.capacity_type == CapacityType.SPOT,
         Node.lost_because.is_not(None),
-        Node.is_replaced_on_request.is_(False),
-        Node.host_word.in_((HostWord.DEAD, HostWord.MISSING)),
-        Node.host_word_at >= since,
+        Node.state_since >= since,
         Node.id.not_in(noticed),
     )
-    return list(session.scalars(wanted.order_by(Node.id)))
+    return [node for node in session.scalars(wanted.order_by(Node.id)) if was_reclaimed(node)]
+
+
+def was_reclaimed(node: Node) -> bool:
+    """Whether a spot node went without anybody's wish after it had served. Its peers may say so before its provider does, who is not always asked."""
+    is_lost = node.lost_because is not None and not node.is_replaced_on_request and not node.facts.get("failures")
+    return is_lost and node.capacity_type is CapacityType.SPOT

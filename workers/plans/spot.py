@@ -24,10 +24,9 @@ _GOING = (NodeState.RELEASING, NodeState.GONE)
 
 @dataclass(frozen=True)
 class NoticeSeen:
-    """``is_told``: its agent has not taken it back. ``emptied_at`` is when the last process that ran there after the notice ended, or
-    when the notice came, if none did.
+    """``is_told``: its agent has not taken it back. ``was_struck``: processes were still there when the node was lost.
 
-    ``was_struck`` says that processes were still there when the node was lost.
+    ``emptied_at`` is when the last process that ran there after the notice ended, or when the notice came, if none did.
     """
 
     state: NoticeState
