@@ -2,7 +2,7 @@
 
 Rows are locked in one order everywhere, so that no two transactions can wait for each other:
 cluster, group, node, attachment, job, process, generation, directive, fault, export, checkpoint (by id), its copies, its namespace, memory tier. Scheduler configurations and compute quotas come last, and never without their cluster.
-Software updates and health checks come before all of these: their own reconcilers alone lock them. Operations are leaves, locked last. Credentials are locked by id, and with nothing else.
+Software updates, health checks and spot notices come before all of these: their own reconcilers alone lock them. Operations are leaves, locked last. Credentials are locked by id, and with nothing else.
 """
 
 from __future__ import annotations

@@ -100,10 +100,13 @@ def settle_evacuating(session: Session, notice: Notice, node: Node, *, why: str,
 
 
 def settle_notice(session: Session, notice: Notice, new: NoticeState, *, why: str, now: datetime) -> None:
-    """What became of it. Both rows are locked."""
+    """What became of it. Both rows are locked. Its deadline is the newest that was told."""
+    node = session.get_one(Node, notice.node_id)
+    if node.leave_why == notice.why:
+        notice.deadline = node.leave_by
     move(session, NOTICE, notice, new, now=now)
     level = Level.WARN if new is NoticeState.LOST else Level.INFO
-    record(session, session.get_one(Node, notice.node_id), f"spot notice {new}", why, now, level=level)
+    record(session, node, f"spot notice {new}", why, now, level=level)
 
 
 def settle_taken(session: Session, node: Node, *, why: str, now: datetime) -> None:
@@ -124,12 +127,8 @@ def is_told(node: Node, notice: Notice) -> bool:
 
 
 def _announce(session: Session, node: Node, told: Told, deadline: datetime | None, now: datetime) -> Notice:
-    by = f" at {deadline.isoformat(timespec='seconds')}" if deadline else ""
-    why = (
-        f"Its provider takes the host back{by}."
-        if told.kind is NoticeKind.INTERRUPTION
-        else "Its provider recommends leaving the host."
-    )
+    is_certain = told.kind is NoticeKind.INTERRUPTION
+    why = "Its provider takes the host back." if is_certain else "Its provider recommends leaving the host."
     cluster = session.get_one(Cluster, node.cluster_id)
     notice = Notice(
         id=f"notice-{digest(f'{node.id} {told.kind} {now.isoformat()}')[:17]}",

@@ -9,6 +9,7 @@ from sqlalchemy import func, or_, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session
 
+from models.cluster.states import GroupState
 from models.cluster.table import InstanceGroup
 from models.ids import NodeId
 from models.job.table import Job, JobProcess
@@ -112,12 +113,11 @@ def price_series(session: Session, instance_types: Collection[str], *, before: d
 
 
 def spot_types(session: Session) -> list[str]:
-    """The instance types that live spot groups may have, and those that are used."""
-    groups = session.scalars(select(InstanceGroup).where(InstanceGroup.spec.has_key("CapacityRequirements")))
+    """The instance types that spot groups may have, and those of spot nodes that there are."""
+    groups = session.scalars(select(InstanceGroup).where(InstanceGroup.state != GroupState.GONE))
     named = {name for group in groups if group.is_spot for name in group.instance_types}
-    return sorted(
-        named | set(session.scalars(select(Node.instance_type).where(Node.capacity_type == CapacityType.SPOT).distinct()))
-    )
+    used = select(Node.instance_type).where(Node.capacity_type == CapacityType.SPOT, Node.state != NodeState.GONE)
+    return sorted(named | set(session.scalars(used.distinct())))
 
 
 def used_types(session: Session) -> list[str]:
