@@ -19,6 +19,7 @@ ELSEWHERE = {
     "key": "everstep.cli.key",
     "checkpoint": "everstep.cli.checkpoint",
     "fault": "everstep.cli.fault",
+    "node": "everstep.cli.node",
     "spot": "everstep.cli.spot",
     "demo": "everstep.cli.demo",
 }
