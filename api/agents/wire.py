@@ -10,7 +10,7 @@ from pydantic import Discriminator, Tag, TypeAdapter, ValidationError
 from everstep import protocol
 from everstep.examination import HealthReport
 from everstep.hardware import HardwareFault, HardwareReport
-from everstep.notices import SpotNotice
+from everstep.notices import CutReport, SpotNotice
 from everstep.tiers import CopiesReport, DurableReport, SavedReport, TierReport
 
 T = TypeVar("T")
@@ -51,7 +51,8 @@ AnyReport = Annotated[
     | Annotated[SavedReport, Tag("saved")]
     | Annotated[HardwareReport, Tag("hardware")]
     | Annotated[HardwareFault, Tag("hardware_fault")]
-    | Annotated[SpotNotice, Tag("spot_notice")],
+    | Annotated[SpotNotice, Tag("spot_notice")]
+    | Annotated[CutReport, Tag("cut")],
     Discriminator(_kind),
 ]
 
