@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+
 import pytest
 
 from models.job.reports import Committed, report_progress
@@ -48,7 +49,12 @@ def hole(sessions, listen, caplog):
 
 
 @pytest.mark.parametrize(
-    ("rank", "times"), [(1, 5), (0, 1)], ids=["a node that others vouch for", "the node that would tell of the steps"]
+    ("rank", "times"),
+    [
+        pytest.param(1, 1, id="a node that others vouch for"),
+        pytest.param(1, 5, id="five times", marks=[pytest.mark.slow, pytest.mark.timeout(400)]),
+        pytest.param(0, 1, id="the node that would tell of the steps"),
+    ],
 )
 def test_black_holes_of_a_minute_restart_nothing_and_an_end_that_the_provider_confirms_restarts_one(hole, rank, times):
     victim = hole.instance(rank)
