@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.accelerators.faults import Faults
@@ -259,6 +259,7 @@ def test_a_device_that_was_exchanged_is_not_missing() -> None:
 NAMES = st.sets(st.sampled_from("abcdefgh"))
 
 
+@settings(max_examples=60, deadline=None)
 @given(looks=st.lists(NAMES, min_size=2, max_size=6), known=NAMES, expected=st.none() | st.integers(0, 8))
 def test_nothing_is_missing_that_is_there_and_nothing_that_lacks_is_called_certain_health(
     looks: list[set[str]], known: set[str], expected: int | None
