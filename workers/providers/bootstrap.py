@@ -24,7 +24,7 @@ directory={directory}
 mkdir -p "$directory"
 chmod 700 "$directory"
 for python in {python} python3 python3.14 python3.13 python3.12 python3.11; do
-    if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+    if "$python" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
         found=$(command -v "$python")
         break
     fi

@@ -29,10 +29,12 @@ _PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 15.0
 _FINAL = (400, 401, 403, 404, 410)
 _HAS_ALL = (
-    "import sys; from importlib.metadata import version as v\n"
-    "try: sys.exit(any(v(n) != w for n, w in (line.strip().split('==') for line in open(sys.argv[1]) if '==' in line)))\n"
-    "except Exception: sys.exit(1)"
+    "import os, sys\n"
+    "there = {name.lower() for folder in sys.path if os.path.isdir(folder) for name in os.listdir(folder)}\n"
+    "lines = [line.strip().lower() for line in open(sys.argv[1]) if '==' in line]\n"
+    "sys.exit(any(line.replace('==', '-') + '.dist-info' not in there for line in lines))"
 )
+"""Whether an interpreter has each package of a list in just that version, by their folders: they are not imported for it."""
 _START = """#!/bin/sh
 set -eu
 umask 077
@@ -110,7 +112,7 @@ def is_running(node: Path) -> bool:
 
 def _bundle(told: dict[str, Any], directory: Path) -> Path:
     """Where the bundle is unpacked: a folder of its checksum's, whole or not there at all."""
-    wanted = told["sha256"]
+    wanted: str | None = told["sha256"]
     if wanted and (directory / "bundles" / wanted).is_dir():
         return directory / "bundles" / wanted
     content, digest = _fetched(told, directory)

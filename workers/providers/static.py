@@ -42,6 +42,7 @@ _AT_ONCE: Final = 16
 _LOOK_S: Final = 15.0
 _SETUP_WAIT_S: Final = 15.0
 """For how long a launch waits for the set-up of its host, which goes on by itself: packages may have to be fetched."""
+_ADOPT_S: Final = 30.0
 _BUNDLE_S: Final = 10.0
 
 
@@ -186,7 +187,7 @@ class StaticProvider:
         """Raises Unfit and NotTrusted: nothing runs there for us."""
         host = self._host(note)
         with self.notes.alone(host.name):
-            found = self.line.call(host, "adopt", **self._setup(note, host, spec))
+            found = self.line.call(host, "adopt", limit_s=_ADOPT_S, **self._setup(note, host, spec))
         if found["setup"].startswith("failed"):
             message = f"host {host.name} cannot be set up: {found['setup']}"
             raise Unfit(message)
