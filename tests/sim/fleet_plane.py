@@ -58,12 +58,21 @@ class FleetPlane(SmallPlane):
 
     # ------------------------------------------------------------------ time
 
-    def pass_time(self, seconds: float, *, calm: float = 10.0, restless: float = 1.0) -> None:
-        """Time passes in strides: long ones while all is well, short ones while something is being decided."""
+    def pass_time(self, seconds: float, *, calm: float = 30.0, restless: float = 1.0) -> None:
+        """Time passes in strides: while all is well as far as the fleet's next moment, short ones while something is being decided."""
         end = self.clock.at + timedelta(seconds=seconds)
         while self.clock.at < end:
-            stride = restless if self._is_restless() else calm
+            due = calm if self.timeline.next_at is None else self.timeline.next_at - self.timeline.now
+            stride = restless if self._is_restless() else max(restless, min(calm, due))
             self.run(stride, every=stride)
+
+    def watch(self, seconds: float, *, every: float = 3.0) -> None:
+        """Time passes, the door listens, and silent nodes are looked at as the sweep has it."""
+        end = self.clock.at + timedelta(seconds=seconds)
+        while self.clock.at < end:
+            self.listen()
+            self.run(every, every=every)
+            self.look_at_nodes()
 
     def _is_restless(self) -> bool:
         states = self.states()
