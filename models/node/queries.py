@@ -92,7 +92,7 @@ def population(session: Session) -> int:
 def noted_hosts(session: Session, ids: Sequence[str]) -> dict[NodeId, InstanceId | None]:
     """The instances of those of these nodes that exist and are not gone; None for one whose launch has not been noted."""
     rows = session.execute(select(Node.id, Node.instance_id).where(Node.id.in_(ids), Node.state != NodeState.GONE))
-    return dict(row.tuple() for row in rows)
+    return {row.id: row.instance_id for row in rows}
 
 
 def by_instance(session: Session, instance_id: str, *, lock: bool = False) -> Node:

@@ -114,9 +114,9 @@ def _forked(kind: str, now: datetime, sessions: Sessions, here: Ec2Provider) -> 
     try:
         _work(kind, now, sessions, here)
         code = 0
-    except Exception:
-        traceback.print_exc()
     finally:
+        if code:
+            traceback.print_exc()
         os._exit(code)
 
 

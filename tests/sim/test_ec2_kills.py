@@ -168,6 +168,8 @@ class Walk:
 
     def _is_at_rest(self) -> bool:
         states = self.plane.states()
+        if states["cluster"] not in (["in_service"], ["deleted"]):
+            return False
         return all(state in ("ready", "gone") for state in states["node"]) and set(self.front.living) == self._known()
 
     def _known(self) -> set[str | None]:

@@ -1,8 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
+
+from models.notify import NUDGE
 from tests.workers.providers.contract import spec
+from tests.workers.small_plane import SmallPlane
 from workers import orphans
 from workers.plane import Plane
+from workers.providers.base import HostRef, HostSeen
+from workers.providers.simulated import SimulatedProvider
 
 
 def test_a_host_that_belongs_to_no_node_is_released_and_no_other(plane):
@@ -24,3 +30,43 @@ def test_a_host_that_cannot_be_ended_holds_no_other_one_up(plane):
     plane.provider.stuck.clear()
     orphans.release(here)
     assert plane.provider.hosts() == ()
+
+
+@dataclass
+class ForgetfulProvider(SimulatedProvider):
+    """It has launched some claims twice, and ends the host that it is told the id of."""
+
+    extra: dict[str, HostSeen] = field(default_factory=dict)
+
+    def hosts(self) -> tuple[HostSeen, ...]:
+        return (*super().hosts(), *self.extra.values())
+
+    def release(self, ref: HostRef) -> None:
+        if ref.instance_id in self.extra:
+            del self.extra[ref.instance_id]
+        else:
+            super().release(ref)
+
+
+def test_a_second_host_of_one_claim_is_released_and_the_nodes_own_is_kept(sessions, listen):
+    provider = ForgetfulProvider()
+    plane = SmallPlane(sessions, listen(NUDGE), provider=provider)
+    cluster_id = plane.serving(1)
+    (own,) = provider.hosts()
+    provider.extra["i-twice"] = replace(own, instance_id="i-twice")
+    here = Plane(plane.sessions, plane.clock, plane.driver, provider)
+    assert orphans.release(here) == 1
+    assert provider.hosts() == (own,)
+    assert [node.instance_id for node in plane.nodes(cluster_id)] == [own.instance_id]
+
+
+def test_a_host_whose_launch_has_not_been_noted_is_left_to_its_node(sessions, listen):
+    provider = SimulatedProvider(capacity=0)
+    plane = SmallPlane(sessions, listen(NUDGE), provider=provider)
+    cluster_id = plane.cluster(1, is_continuous=True)
+    plane.work()
+    (node,) = plane.nodes(cluster_id)
+    provider.capacity = 1
+    provider.launch(spec(node.id))
+    assert orphans.release(Plane(plane.sessions, plane.clock, plane.driver, provider)) == 0
+    assert [host.claim for host in provider.hosts()] == [node.id]

@@ -94,7 +94,7 @@ class Front:
 
     ``limits`` says how many instances there can be, by type, zone and market; ``total`` how many in all. ``throttled`` is how many of the next calls
     are, ``lost`` how many calls of an action are carried out and not answered, ``doubled`` how many are delivered twice, as if the token was forgotten.
-    ``errors`` is what the next calls of an action are answered with instead: a code and its words. ``asked`` is what has been asked for.
+    ``errors`` is what the next calls of an action are answered with instead: a code and its words. ``prices`` are type, zone, time and dollars; ``asked`` is what has been asked for.
     ``on_call`` is told ``before`` each call, and ``after`` it has been carried out and before it is answered.
     """
 
@@ -108,6 +108,7 @@ class Front:
     lost: Counter[str] = field(default_factory=Counter)
     doubled: Counter[str] = field(default_factory=Counter)
     errors: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    prices: list[tuple[str, str, str, str]] = field(default_factory=list)
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     on_call: Callable[[str], None] = lambda _when: None
     living: dict[str, Pool] = field(default_factory=dict)
@@ -154,6 +155,7 @@ class Front:
             "AttachVolume": self._attach_volume,
             "AttachNetworkInterface": self._attach_interface,
             "CreateReplaceRootVolumeTask": self._replace_root,
+            "DescribeSpotPriceHistory": self._tell_prices,
         }.get(action)
         return self._ask(body, headers) if own is None else own(wish, body, headers)
 
@@ -255,6 +257,16 @@ class Front:
         if any(one.text == "in-use" for one in found.iterfind(".//{*}status")):
             return 400, _error("InvalidNetworkInterface.InUse", f"Interface: {wish['NetworkInterfaceId']} in use.")
         return self._ask(body, headers)
+
+    def _tell_prices(self, wish: dict[str, str], _body: bytes, _headers: dict[str, str]) -> tuple[int, bytes]:
+        """By pages; moto has one price for all."""
+        start, size = int(wish.get("NextToken") or 0), int(wish["MaxResults"])
+        names = ("instanceType", "availabilityZone", "timestamp", "spotPrice")
+        items = ["".join(f"<{name}>{told}</{name}>" for name, told in zip(names, price, strict=True)) for price in self.prices]
+        page = "".join(f"<item>{item}</item>" for item in items[start : start + size])
+        following = f"<nextToken>{start + size}</nextToken>" if start + size < len(items) else "<nextToken/>"
+        answer = f'<DescribeSpotPriceHistoryResponse xmlns="{SPACE}"><spotPriceHistorySet>{page}</spotPriceHistorySet>{following}'
+        return 200, f"{answer}</DescribeSpotPriceHistoryResponse>".encode()
 
     def _replace_root(self, wish: dict[str, str], _body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
         status, answer = self._ask(urlencode({"Action": "DescribeInstances", "InstanceId.1": wish["InstanceId"]}).encode(), headers)
