@@ -22,7 +22,7 @@ FAILED = 1
 
 _TRIES = 4
 _AGAIN = frozenset({HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS})
-_VERBATIM = frozenset({"Spec", "Details", "Phases"})
+_VERBATIM = frozenset({"Labels", "Hardware", "Spec", "Details", "Phases"})
 """Members whose own keys are somebody's words: a variable's name must not be respelt."""
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
