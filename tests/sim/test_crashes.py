@@ -18,6 +18,8 @@ import pytest
 from models.cluster import queries as clusters
 from models.cluster.counts import request_counts
 from models.cluster.states import ClusterState
+from models.condition.changes import Finding, report_fault
+from models.condition.states import FaultClass
 from models.errors import InTransition
 from models.node import queries as nodes
 from models.node import wishes
@@ -102,6 +104,7 @@ class Walk:
                     "reimage": lambda: wishes.request_reimage(session, node, image="2.0.0", why="the walk", now=now),
                     "replace": lambda: wishes.request_replacement(session, node, why="the walk", now=now),
                     "remove": lambda: self._remove(session, cluster, group, node, now),
+                    "fault": lambda: self._hurt(session, node, now),
                 }
             try:
                 asked[self.dice.choice(sorted(asked))]()
@@ -111,6 +114,11 @@ class Walk:
     def _remove(self, session, cluster, group, node, now) -> None:
         wishes.request_removal(session, node, why="the walk", now=now)
         request_counts(session, cluster, {group: -1}, current={}, why="The walk.", now=now)
+
+    def _hurt(self, session, node, now) -> None:
+        """A fault that calls for another host, told by the node's agent."""
+        finding = Finding(f"f-{now.isoformat()}", FaultClass.REPLACE, "xid:74", "T", "R", "the walk", now)
+        report_fault(session, node, finding, now=now)
 
     def come_to_rest(self) -> None:
         self.provider.danger = 0.0

@@ -47,33 +47,34 @@ def ids(plane: SmallPlane, cluster_id: str) -> set[str]:
     return {node.id for node in plane.nodes(cluster_id)}
 
 
-def test_thirty_of_thirty_two_hosts_that_die_at_once_are_launched_again_within_thirty_seconds(plane):
-    cluster_id = plane.serving(32)
+@pytest.mark.parametrize("count", [6, pytest.param(32, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+def test_hosts_that_die_at_once_are_all_launched_again_within_thirty_seconds(plane, count):
+    cluster_id = plane.serving(count)
     before = plane.nodes(cluster_id)
-    for node in before[:30]:
+    for node in before[: count - 2]:
         plane.die(node.instance_id)
     start = plane.clock.at
-    until(plane, lambda: len(ids(plane, cluster_id) - {node.id for node in before}) == 30, seconds=30)
+    until(plane, lambda: len(ids(plane, cluster_id) - {node.id for node in before}) == count - 2, seconds=30)
     assert plane.clock.at - start <= timedelta(seconds=30)
     assert "repairs held" not in names(plane)
-    until(plane, lambda: plane.states()["node"] == ["ready"] * 32, seconds=60)
+    until(plane, lambda: plane.states()["node"] == ["ready"] * count, seconds=60)
 
 
 def test_a_control_plane_that_hears_nothing_of_most_nodes_suspects_itself_and_goes_on_when_they_are_heard(plane):
-    cluster_id = plane.serving(10)
+    cluster_id = plane.serving(5)
     before = plane.nodes(cluster_id)
-    for node in before[:6]:
+    for node in before[:3]:
         plane.silence(node.instance_id)
-    plane.run(600, every=10)
+    plane.run(120, every=15)
     assert ids(plane, cluster_id) == {node.id for node in before}
     assert names(plane).count("repairs held") == 1
     assert "suspects itself" in hold_of(plane, cluster_id).why
-    for node in before[:6]:
+    for node in before[:3]:
         plane.speak_again(node.instance_id)
-    plane.run(10)
+    plane.run(10, every=2)
     assert hold_of(plane, cluster_id).ended_at is not None
     assert "repairs resumed" in names(plane)
-    assert plane.states()["node"] == ["ready"] * 10
+    assert plane.states()["node"] == ["ready"] * 5
 
 
 def test_what_is_held_back_goes_on_when_somebody_says_so(plane):
@@ -81,7 +82,7 @@ def test_what_is_held_back_goes_on_when_somebody_says_so(plane):
     before = plane.nodes(cluster_id)
     for node in before[:2]:
         plane.silence(node.instance_id)
-    plane.run(60, every=5)
+    plane.run(60, every=10)
     assert ids(plane, cluster_id) == {node.id for node in before}
     with unit_of_work(plane.sessions) as session:
         hold = queries.open_hold(session, before[0].group_id, lock=True)
@@ -105,7 +106,7 @@ def test_a_fault_of_every_node_at_once_replaces_one_and_asks(plane):
         told = HardwareFault("f1", "nvidia", "xid:74", FaultClass.REPLACE, "T", "R", "e", plane.clock.at.timestamp())
         with unit_of_work(plane.sessions) as session:
             TELL[HardwareFault](session, nodes.get(session, node.id, lock=True), told, plane.clock.at)
-    plane.run(60, every=5)
+    plane.run(60, every=10)
     assert len({node.id for node in before} - ids(plane, cluster_id)) <= 1
     held = [node for node in plane.nodes(cluster_id) if node.schedulability != "Schedulable"]
     assert len(held) >= 3
