@@ -147,11 +147,11 @@ class Provider(Protocol):
         ...
 
     def hosts(self) -> tuple[HostSeen, ...]:
-        """Every host that we have launched and not released, also those which nobody noted."""
+        """Every host that we have launched and not released, also those which nobody noted; each of several that one claim has."""
         ...
 
     def release(self, ref: HostRef) -> None:
-        """Asks for the end of the host. Called again and again, until it raises.
+        """Asks for the end of the host: of the instance, if its id is given, else of all that the claim has. Called again and again, until it raises.
 
         Raises:
             HostNotFound: it is gone.
