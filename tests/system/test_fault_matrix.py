@@ -27,7 +27,7 @@ SOON_S = 20.0
 
 @pytest.fixture(scope="module")
 def cluster(stack: Stack):
-    stack.create_cluster(CLUSTER, group("workers", NODES), NodeRecovery="Automatic")
+    stack.create_cluster(CLUSTER, group("workers", NODES), NodeRecovery="Automatic", NodeProvisioningMode="Continuous")
     yield CLUSTER
     stack.delete_cluster(CLUSTER)
 
@@ -60,7 +60,7 @@ class World:
         job = self.stack.job(self.job_id)
         self.before = members(job)
         self.generation = job["generation"]
-        busy = {process["instance_id"] for process in job["processes"]}
+        busy = {process["instance_id"] for process in job["processes"] if process["status"] not in ("Exited", "Lost")}
         idle = [one for one in self.stack.running(CLUSTER) if one not in busy]
         self.target = self.before[-1]["instance_id"] if has_job else idle[0]
         self.logical_id = self.health(self.target)["node_logical_id"]
@@ -77,8 +77,9 @@ class World:
         return found
 
     def conditions(self) -> list[dict[str, Any]]:
-        found = self.stack.rest.every(f"/v1/clusters/{CLUSTER}/node-conditions", "conditions", node_id=self.logical_id)
-        return list(found)
+        """Of the place that was struck, newest first: its host's, and those of the hosts before it."""
+        found = self.stack.rest.every(f"/v1/clusters/{CLUSTER}/node-conditions", "conditions")
+        return [one for one in found if one["node_logical_id"] == self.logical_id]
 
     def events(self) -> list[str]:
         """What the cluster's history says of the node that was struck, newest first."""
@@ -110,7 +111,7 @@ class World:
             nodes = {one["instance_id"] for one in playing}
             return job["generation"] > self.generation and len(playing) == len(self.before) and self.target not in nodes
 
-        until("its rank is played elsewhere", is_elsewhere, 60)
+        until("its rank is played elsewhere", is_elsewhere, 100)
         self.stack.await_step(self.job_id, self.stack.job(self.job_id)["step"] + 2)
         self.check_healthy_ranks_kept()
 
@@ -129,7 +130,8 @@ class World:
 
 
 def members(job: dict[str, Any]) -> list[dict[str, Any]]:
-    return sorted((process for process in job["processes"] if process["rank"] is not None), key=lambda process: process["rank"])
+    playing = [process for process in job["processes"] if process["rank"] is not None and process["status"] == "Ready"]
+    return sorted(playing, key=lambda process: process["rank"])
 
 
 def processes(instance_id: str) -> set[procfs.ProcessKey]:
@@ -149,7 +151,7 @@ def an_xid_that_replaces(world: World, *, has_job: bool) -> None:
     marked = until("the label", lambda: (found := world.health())["labels"].get(HEALTH) != "Schedulable" and found, SOON_S)
     assert marked["labels"][HEALTH] == "UnschedulablePendingReplacement"
     assert TAINT in taints(marked)
-    assert [(one["code"], one["fault_class"]) for one in marked["conditions"]][-1:] == [("xid:74", "replace")]
+    assert [(one["code"], one["fault_class"]) for one in marked["conditions"]][:1] == [("xid:74", "replace")]
     assert "Xid" in marked["fault_details"][0]["message"]
     if has_job:
         world.await_handed_over()
@@ -199,10 +201,12 @@ def a_host_that_is_taken_back(world: World, *, has_job: bool) -> None:
     if has_job:
         world.await_handed_over()
     world.await_replaced()
-    assert any("no such instance" in text for text in world.events()), world.events()
+    words = "The node is lost" if has_job else "the provider knows no such instance"  # peers may be quicker than the provider
+    assert any(words in text for text in world.events()), world.events()
 
 
 def a_node_that_dies(world: World, *, has_job: bool) -> None:
+    """Its provider, or its peers, confirm the loss."""
     world.strike("kill-node")
     if has_job:
         world.await_handed_over()
@@ -278,7 +282,7 @@ def _case(fault: Fault, has_job: bool) -> Any:
     return pytest.param(fault, has_job, id=name, marks=() if (fault, has_job) in ALWAYS else pytest.mark.slow)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("fault, has_job", [_case(*case) for case in MATRIX])
 def test_a_fault_has_the_consequence_that_is_documented_and_restarts_no_healthy_rank(stack, cluster, job_id, fault, has_job):
     world = World(stack, job_id)
