@@ -155,5 +155,33 @@ def test_processes_hold_their_nodes_until_they_are_gone(session: Session) -> Non
     assert queries.on_node(session, first.node_id) == []
 
 
+def test_a_process_that_is_to_start_anew_no_longer_counts_and_its_job_looks_at_once(session: Session) -> None:
+    job = rows.job(session, rows.cluster(session))
+    first, _ = rows.processes(session, job, 2)
+    publish(session, job, [first])
+    job.reconcile_at = None
+    for _ in range(2):
+        changes.request_restart_of(session, first, why="a contained memory error struck it", now=NOW + SECOND)
+    assert (first.state, first.failure) == (ProcessState.LOST, "a contained memory error struck it")
+    assert job.reconcile_at == NOW + SECOND
+    assert (job.restarts, names(session, job).count("process lost")) == (0, 1)
+
+
+def test_no_process_of_an_ended_job_is_started_anew(session: Session) -> None:
+    job = rows.job(session, rows.cluster(session))
+    first = rows.processes(session, job, 1)[0]
+    rows.settle_job(session, job, JobState.STOPPED)
+    changes.request_restart_of(session, first, why="a contained memory error struck it", now=NOW)
+    assert first.state is not ProcessState.LOST
+
+
+def test_a_process_that_is_released_as_planned_is_no_loss(session: Session) -> None:
+    job = rows.job(session, rows.cluster(session))
+    first = rows.processes(session, job, 1)[0]
+    changes.settle_given_up(session, job, first, why="its node is to be left", is_planned=True, now=NOW)
+    assert first.state is ProcessState.LOST
+    assert names(session, job)[-1] == "process released"
+
+
 def names(session: Session, job: Job) -> list[str]:
     return list(session.scalars(select(Event.name).where(Event.job_id == job.id).order_by(Event.sequence)))

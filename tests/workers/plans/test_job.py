@@ -134,6 +134,16 @@ def test_a_dead_rank_is_taken_by_the_spare_at_once_and_the_others_keep_theirs():
     here.run(JobState.TRAINING)
 
 
+def test_a_process_that_is_to_start_anew_is_replaced_in_its_place_and_costs_no_restart():
+    here = training(nodes=3, spares=0)
+    struck = here.rank(1)
+    here.change(struck.id, state=ProcessState.LOST, state_since=here.now, failure="a contained memory error struck it")
+    here.run(JobState.TRAINING)
+    assert here.rank(1).slot == struck.slot
+    assert here.rank(1).id != struck.id
+    assert here.seen.restarts == 0
+
+
 def test_a_new_spare_is_started_after_one_was_used():
     here = training()
     here.kill_rank(1)
