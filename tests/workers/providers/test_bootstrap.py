@@ -118,6 +118,7 @@ def test_a_bundle_with_another_checksum_is_not_unpacked(door: Door, node_id: str
     assert not processes(node_id)
 
 
+@pytest.mark.slow
 def test_a_busy_control_plane_is_asked_again_and_one_that_refuses_is_not(door: Door, node_id: str, tmp_path: Path):
     door.refusals = [503]
     assert run(script(door, node_id, tmp_path, starts=False, patience_s=5.0)).returncode == 0

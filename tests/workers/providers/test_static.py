@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -322,6 +322,7 @@ def test_a_release_of_a_host_that_does_not_answer_is_never_forgotten(lot: Lot):
     assert not processes(host.instance_id)
 
 
+@pytest.mark.slow
 def test_a_host_that_was_struck_from_the_inventory_is_not_forgotten_before_its_release(lot: Lot):
     lot.host("one")
     wish = spec()
@@ -370,6 +371,7 @@ def test_a_host_that_cannot_be_cleaned_keeps_its_claim(lot: Lot):
     release_for_good(provider, HostRef(wish.claim))
 
 
+@pytest.mark.slow
 def test_a_stubborn_process_of_a_node_does_not_outlive_its_release(lot: Lot):
     lot.host("one")
     wish = spec()
@@ -377,7 +379,7 @@ def test_a_stubborn_process_of_a_node_does_not_outlive_its_release(lot: Lot):
     seen = provider.launch(wish)
     until(lambda: len(processes(seen.instance_id)) >= 2, "an agent")
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
-    child = __import__("subprocess").Popen(
+    child = subprocess.Popen(
         [sys.executable, "-c", deaf], env={NODE_ID_VARIABLE: seen.instance_id}, start_new_session=True, stdout=-1
     )
     child.stdout.readline()
@@ -421,8 +423,9 @@ def test_a_reboot_ends_every_process_and_keeps_the_disk_and_a_reimage_keeps_noth
     assert (lot.folder / "reimaged").exists()
 
 
+@pytest.mark.slow
 def test_a_host_that_is_to_go_down_is_told_so_after_its_node_is_ready_for_the_next_boot(lot: Lot):
-    host = lot.host("one", reboot_command=f"date +%s%N >>{'{folder}'}/down".format(folder=lot.folder))
+    host = lot.host("one", reboot_command=f"date +%s%N >>{lot.folder}/down")
     wish = spec()
     provider = lot.provider()
     seen = provider.launch(wish)
@@ -452,6 +455,7 @@ def test_a_reboot_that_nothing_would_follow_is_refused(lot: Lot):
 # ------------------------------------------------------------------ what agents and command lines hold
 
 
+@pytest.mark.slow
 def test_an_agent_is_told_all_that_it_needs_and_nothing_of_the_control_planes_machine(lot: Lot):
     host = lot.host("one", vcpus=96, environ={"AWS_ENDPOINT_URL_S3": "http://store:9000"}, node_address="127.9.9.9")
     seen = lot.provider().launch(spec())
@@ -491,6 +495,7 @@ def test_a_volume_without_a_shared_folder_and_a_name_that_is_none_are_refused(lo
             provider.attach_volume(HostRef(wish.claim), Volume(name, "/dev/xvdf"))
 
 
+@pytest.mark.slow
 def test_what_is_on_a_volume_outlives_its_host_and_is_found_by_its_agent(lot: Lot):
     for name in ("one", "two"):
         lot.host(name)
@@ -511,4 +516,3 @@ def test_what_was_never_noted_and_cannot_be_asked_for_is_not_found(lot: Lot):
     lot.says("one", fails="ssh: connect: Connection timed out")
     with pytest.raises(HostNotFound):
         lot.provider().describe(HostRef("never"))
-    shutil.rmtree(lot.folder / "notes", ignore_errors=True)

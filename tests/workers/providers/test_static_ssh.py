@@ -187,6 +187,7 @@ def test_a_host_with_another_key_is_refused_and_nothing_is_run_there(lot: Lot):
     assert not Path(host.directory).exists()
 
 
+@pytest.mark.slow
 def test_a_host_that_was_taken_and_shows_another_key_is_in_doubt_alive_and_never_forgotten(lot: Lot):
     lot.host("one")
     wish = spec()
