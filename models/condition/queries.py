@@ -25,7 +25,8 @@ class Trouble:
     """How many places of a group have trouble of which nobody but us is sure, and how many nodes of all groups are suspected.
 
     ``suspects``: silent, and not said to be dead by their provider. ``ill``: a reboot or a replacement is called for, by no operator.
-    ``lost``: given up on suspicion since a time. A place counts once, whatever it has. ``healing`` are replacements that do not serve yet.
+    ``lost``: given up on suspicion since a time. A place counts once, whatever it has. ``healing`` are
+    nodes that are being repaired, and replacements that do not serve yet.
     """
 
     target: int
@@ -98,11 +99,14 @@ def trouble(session: Session, group_id: str, *, target: int, since: datetime) ->
         Node.state_since >= since,
         func.coalesce(func.jsonb_extract_path_text(Node.facts, ON_SUSPICION), "") != "",
     )
-    is_healing = and_(
+    is_coming = and_(
         Node.is_wanted,
         Node.state.in_((NodeState.REQUESTED, NodeState.BOOTING, NodeState.CHECKING)),
         func.coalesce(func.jsonb_extract_path_text(Node.facts, "is_replacement"), "") == "true",
     )
+    under_repair = select(Condition.node_id).where(Condition.state == ConditionState.REPAIRING)
+    is_repaired = and_(Node.state.not_in(_OUTSIDE), Node.id.in_(under_repair))
+    is_healing = or_(is_coming, is_repaired, and_(is_lost, Node.state == NodeState.RELEASING))
     counted = select(
         func.count().filter(is_here, is_suspect),
         func.count().filter(is_here, is_ill),
