@@ -137,6 +137,7 @@ def run_trace(here: Run, minutes: int) -> None:
         here.until(here.is_whole)
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("minutes", [24, pytest.param(60, marks=pytest.mark.slow)])
 def test_a_spot_job_on_a_trace_of_reclaims_finishes_and_costs_what_a_hand_adds_up_to_the_cent(sessions, listen, tmp_path, minutes):
     print(f"WALK_SEED={SEED}")

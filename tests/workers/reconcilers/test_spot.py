@@ -135,6 +135,8 @@ def test_an_idle_node_is_let_go_after_a_moment_and_its_place_is_filled_once(plan
     assert len(plane.provider.hosts()) == 2
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_a_busy_node_without_a_substitute_is_kept_until_the_deadline_and_then_taken(plane):
     here = serving(plane, spot_group())
     job_id = plane.training(here, replicas=2, spares=0, max_restarts=9)
@@ -174,6 +176,8 @@ def test_a_notice_told_twice_is_one_row_and_another_deadline_counts(plane):
     assert plane.node(node.id).leave_by == plane.clock.at + timedelta(seconds=60)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_a_recommendation_only_warns_unless_the_policy_says_otherwise(plane):
     here = serving(plane, spot_group())
     first, second = plane.nodes(here)
@@ -200,6 +204,8 @@ def test_a_spot_node_that_its_provider_takes_without_a_word_counts_as_an_interru
         assert spot.rates(session, ["ml.c5.xlarge"], "us-east-1a")["ml.c5.xlarge"] > 0.1
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_without_any_spot_host_another_group_stands_in_and_spot_takes_over_again_when_it_is_back(plane):
     plane.provider.scarce = {"ml.c5.xlarge": 1}
     demand = rows.group_spec("demand", 0, instance_type="ml.m5.xlarge")
@@ -227,6 +233,8 @@ def test_types_are_tried_in_the_order_of_what_was_seen_of_them(plane):
     assert {node.instance_type for node in plane.nodes(here)} == {"ml.m5.xlarge"}
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_a_group_that_is_not_to_be_had_for_its_price_waits_and_says_so(plane):
     points = [
         Point(CapacityType.SPOT, "ml.c5.xlarge", "us-east-1a", rows.NOW - timedelta(hours=1), Decimal("0.30")),
