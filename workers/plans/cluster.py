@@ -97,7 +97,8 @@ def _hopeless(seen: ClusterSeen, group: GroupSeen) -> str | None:
 
 def _cannot(seen: ClusterSeen, group: GroupSeen, node: NodeSeen, why: str) -> str:
     kind = f" with {node.instance_type}" if node.instance_type else ""
-    zone = f" in {seen.zone}" if seen.zone else ""
+    region = seen.zone[:-1]
+    zone = f" in {seen.zone}" if seen.zone and region not in why else ""  # a provider with zones of its own names them itself
     return f"Instance group {group.name} cannot be provisioned{kind}{zone}: {why}"
 
 
