@@ -85,7 +85,6 @@ def settle_wanted_node(
         created_at=now,
     )
     session.add(node)
-    session.flush()
     wake(session, node, now=now)
     wake_host(session, node, now=now)
     return node
