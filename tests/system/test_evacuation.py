@@ -26,7 +26,7 @@ def job_id(stack, cluster):
     """Four ranks and a spare, on nodes none of which is to be left."""
     until("the cluster is whole", lambda: len(stack.running(cluster)) == NODES, 120)
     job_id = stack.submit(cluster, replicas=4, spares=1, steps=1_000_000, pause_s=0.05, checkpoint=NEVER, max_restarts=100)
-    stack.await_step(job_id, 5, 90)
+    until("a fifth step", lambda: stack.job(job_id)["step"] >= 5, 150)
     yield job_id
     stack.rest.post(f"/v1/jobs/{job_id}/stop")
     stack.await_job(job_id)
@@ -113,9 +113,7 @@ def test_a_hard_stop_without_notice_is_seen_by_itself_and_costs_no_step(stack, c
 @pytest.mark.timeout(180)
 def test_what_has_not_left_at_the_deadline_is_cut_and_said_to_be(stack, cluster):
     until("the cluster is whole", lambda: len(stack.running(cluster)) == NODES, 120)
-    stubborn = stack.submit(
-        cluster, replicas=1, spares=0, command=["sh", "-c", "trap '' TERM; while :; do sleep 0.2; done"], grace_s=600
-    )
+    stubborn = stack.submit(cluster, replicas=1, spares=0, command=["sh", "-c", "trap '' TERM; while :; do sleep 0.2; done"])
     process = until("a process", lambda: [one for one in stack.job(stubborn)["processes"] if one["pid"]])[0]
     fault = notice(stack, process["instance_id"], 4)
     until("a cut", lambda: any(name == "process cut" for name, _ in events(stack, stubborn)), 40)
