@@ -37,7 +37,7 @@ def measured(plane: FleetPlane, job_id: str) -> goodput.Goodput:
 
 STEPS = 100
 RECLAIMS = {
-    "seed": 7,
+    "seed": 1,
     "boot": {"seconds": [20, 60], "lifecycle_seconds": [1, 5]},
     "spot": {"per_hour": 5, "notice": 120, "noticed": 0.5},
     "training": {"steps": STEPS, "step_seconds": 30, "warm_up_seconds": 3, "reform_seconds": [1, 2], "sharded": True},
@@ -63,8 +63,8 @@ def trained_through_reclaims(plane: FleetPlane, checkpoint_every: int) -> goodpu
 def test_a_job_on_spot_hosts_finishes_through_five_reclaims_an_hour_and_its_goodput_is_told(plane):
     here = plane(RECLAIMS)
     told = trained_through_reclaims(here, checkpoint_every=2)
-    assert here.cloud.counts["reclaims"] >= 3
-    assert told.recoveries >= 2
+    assert here.cloud.counts["reclaims"] >= 4
+    assert told.recoveries >= 3
     assert 0.5 < told.share < 1.0
 
 
