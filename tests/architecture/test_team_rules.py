@@ -17,6 +17,7 @@ PAST_THE_RULES = {
     "models/node/table.py": "a second mapping of the same table, for workers",
     "models/prepared.py": "leaves the ORM for callers without a team only",
     "models/revised.py": "what must be unique on a cluster is so among all teams; whether it is taken is all that is told",
+    "models/spot/queries.py": "hosts' and processes' lives, for sums of money that are told; a team's caller is told those of its own jobs",
     "models/volume/queries.py": "a volume is attached once, wherever; whether it is, is all that is told",
     "models/session.py": "a setting of the transaction, which reads nothing",
 }
