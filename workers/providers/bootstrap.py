@@ -10,6 +10,7 @@ import json
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 DIRECTORY = "/var/lib/everstep"
 METADATA_URL = "http://169.254.169.254"
@@ -60,38 +61,24 @@ def bootstrap_script(
 ) -> str:
     """The script, as text.
 
-    Args:
-        api_url: where the host reaches the control plane.
-        claim: what the host was launched under; shown with the token when the bundle is fetched.
-        boot_token: the node's; None if ``<directory>/token`` is there already.
-        environ: what the agent is told besides (``EVERSTEP_NODE_VCPUS``, ``EVERSTEP_OBJECT_STORE_URL`` …), also ``EVERSTEP_NODE_ID`` and
-            ``EVERSTEP_NODE_ADDRESS`` unless ``metadata_url`` is given.
-        directory: an absolute path, the node's alone: bundles, environments, the agent's state.
-        sha256: of the bundle, in hexadecimal, if it came on a better way than the bundle does; None: what the control plane tells with it.
-        python: the interpreter to take if it is new enough, before others.
-        service: ``systemd``, ``none``, or ``auto``: systemd where it runs and we are root.
-        metadata_url: of an instance's metadata service (``METADATA_URL``), which knows its id and address; None where there is none.
-        start_tag: the tag in the instance's metadata that holds the number of the start; None: ``EVERSTEP_HOST_START`` of ``environ``.
-        starts: False to prepare everything and leave the start to the next boot.
-        patience_s: for how long the bundle is asked for, in seconds.
+    The host shows ``boot_token`` (None: ``<directory>/token`` is there already) with ``claim`` when it asks for the bundle, for ``patience_s``
+    seconds; ``sha256`` is the bundle's, if it came on a better way than that does. ``environ`` is what the agent is told besides, also its id and
+    address unless ``metadata_url`` (``METADATA_URL``) knows them, and the number of its start unless the tag ``start_tag`` in the metadata does.
+    ``directory`` is absolute, and the node's alone. ``service`` is ``systemd``, ``none``, or ``auto``: systemd where it runs and we are root.
+    With ``starts`` False the start is left to the next boot.
     """
-    told = {
-        "api_url": api_url,
-        "claim": claim,
-        "directory": directory,
-        "environ": dict(environ),
-        "sha256": sha256,
-        "service": service,
-        "metadata_url": metadata_url,
-        "start_tag": start_tag,
-        "starts": starts,
-        "patience_s": patience_s,
-    }
+    told: dict[str, Any] = {"api_url": api_url, "claim": claim, "directory": directory, "environ": dict(environ)}
+    told |= {"sha256": sha256, "service": service, "metadata_url": metadata_url}
+    told |= {"start_tag": start_tag, "starts": starts, "patience_s": patience_s}
     return _SCRIPT.format(
         directory=shlex.quote(directory),
         python=shlex.quote(python),
-        token="" if boot_token is None else f"cat >\"$directory/token\" <<'{_END}'\n{boot_token}\n{_END}\n",
+        token=_token(boot_token),
         told=json.dumps(told),
         program=_PROGRAM.read_text().rstrip("\n"),
         end=_END,
     )
+
+
+def _token(boot_token: str | None) -> str:
+    return "" if boot_token is None else f"cat >\"$directory/token\" <<'{_END}'\n{boot_token}\n{_END}\n"
