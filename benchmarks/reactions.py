@@ -64,7 +64,7 @@ class Bench:
 
     def run(self, rounds: int) -> dict[str, list[float]]:
         group = {"InstanceGroupName": "workers", "InstanceType": INSTANCE_TYPE, "InstanceCount": NODES, "ExecutionRole": ROLE}
-        self.sagemaker.create_cluster(ClusterName=CLUSTER, InstanceGroups=[group])
+        self.sagemaker.create_cluster(ClusterName=CLUSTER, InstanceGroups=[group], NodeProvisioningMode="Continuous")
         self._await("the cluster", lambda: len(self._running()) == NODES)
         script = Path(__file__).with_name("notice_job.py")
         job = {

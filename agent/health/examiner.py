@@ -113,7 +113,7 @@ class Examiner:
 
     async def _devices(self) -> list[Finding]:
         level = int(self._limits.accelerator_level)
-        command = [sys.executable, "-P", "-m", "agent.health.devices", str(self._state_dir), self._node_id, str(level)]
+        command = [sys.executable, "-P", "-m", "agent.health", str(self._state_dir), self._node_id, str(level)]
         code, output = await self._child(command, _DIAGNOSIS_S)
         if code != 0:
             return [findings.failed(stress.KIND, f"diagnosing the accelerators ended with {code}: {output[-500:].strip()}")]
