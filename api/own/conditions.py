@@ -48,7 +48,7 @@ class LabelsWanted(Asked):
 
     cluster_name: Name
     node_id: Id
-    labels: dict[str, Any] = Field(default_factory=dict, max_length=50)
+    labels: dict[str, str] = Field(default_factory=dict, max_length=50)
     removed: Annotated[tuple[Label, ...], Field(max_length=50)] = ()
 
 
