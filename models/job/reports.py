@@ -77,10 +77,11 @@ def report_broken(session: Session, process_id: str, generation: int, *, message
 
 
 def report_cut(session: Session, process_id: str, *, why: str, now: datetime) -> None:
-    """The process was ended because it had not left its node in time. Its exit is told apart from that."""
-    job, process = _lock(session, process_id)
-    if job is None or process is None:
+    """The process was ended because it had not left its node in time, also if it did not count any more. Its exit is told apart from that."""
+    process = session.get(JobProcess, process_id)
+    if process is None:
         return
+    job = queries.get(session, process.job_id, lock=True)
     whose = "A spare" if process.rank is None else f"Rank {process.rank}"
     record(
         session,

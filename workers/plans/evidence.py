@@ -109,10 +109,13 @@ def _lost_nodes(seen: JobSeen) -> frozenset[NodeId]:
 
 
 def _is_dispensable(seen: JobSeen, process: ProcessSeen) -> bool:
-    """No rank is its, and nobody may still need its state: that of a rank handed over is kept until those who took over hold it."""
+    """No rank is its, and nobody may still need its state: that of a rank handed over is kept until those who took over hold it.
+
+    Before the first generation one that has started may be a script that knows nothing of us, at work: it has until the deadline.
+    """
     generation = seen.generation
     if generation is None:
-        return True
+        return process.state is not ProcessState.STARTED
     return process.id not in generation.members and (generation.is_formed or not process.reformed)
 
 

@@ -215,6 +215,16 @@ def test_a_job_that_forms_leaves_the_node_and_takes_another():
     assert nodes_of(here) == ["n0", "n2", "n3"]
 
 
+def test_a_script_that_knows_nothing_of_us_is_left_to_work_until_the_deadline():
+    here = world(nodes=1, replicas=1, spares=0)
+    here.step()
+    (process,) = here.seen.alive
+    here.change(process.id, state=ProcessState.STARTED)
+    notice(here, "n0")
+    here.look()
+    assert here.process(process.id).state is ProcessState.STARTED
+
+
 def test_a_queued_job_is_not_placed_on_a_node_that_is_to_be_left():
     here = world(nodes=3)
     notice(here, "n1")
