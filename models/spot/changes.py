@@ -29,8 +29,6 @@ from models.spot.table import InterruptionRate, Notice, Price, SpotLoan, SpotPol
 
 USUAL_NOTICE = timedelta(minutes=2)
 """How long before it takes a host EC2 says so; for an interruption whose deadline nobody told."""
-_TOLD = "notices"
-"""Where a node keeps which notices its agent has told and not taken back, by kind."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ def report_notice(session: Session, node: Node, told: Told, *, now: datetime) ->
     is_certain = told.kind is NoticeKind.INTERRUPTION
     deadline = told.deadline or (told.at + USUAL_NOTICE if is_certain else None)
     notice = queries.open_notice(session, node.id, told.kind) or _announce(session, node, told, deadline, now)
-    node.facts = {**node.facts, _TOLD: {**node.facts.get(_TOLD, {}), told.kind.value: notice.id}}
+    node.facts = {**node.facts, queries.TOLD: {**node.facts.get(queries.TOLD, {}), told.kind.value: notice.id}}
     if is_certain:
         settle_leaving(session, node, by=deadline, why=notice.why, now=now)
     session.flush()
@@ -80,8 +78,8 @@ def report_notice(session: Session, node: Node, told: Told, *, now: datetime) ->
 def report_notice_over(session: Session, node: Node, kind: NoticeKind, *, now: datetime) -> None:
     """It has been taken back: the locked node stays, unless somebody else has a reason for its leaving."""
     notice = queries.open_notice(session, node.id, kind)
-    still = {name: told for name, told in node.facts.get(_TOLD, {}).items() if name != kind.value}
-    node.facts = {**node.facts, _TOLD: still}
+    still = {name: told for name, told in node.facts.get(queries.TOLD, {}).items() if name != kind.value}
+    node.facts = {**node.facts, queries.TOLD: still}
     session.flush()
     if notice is None:
         return
@@ -119,11 +117,6 @@ def settle_taken(session: Session, node: Node, *, why: str, now: datetime) -> No
     record(session, node, "release requested", why, now)
     wake(session, node, now=now)
     nudge(session, Cluster.KIND, node.cluster_id)
-
-
-def is_told(node: Node, notice: Notice) -> bool:
-    """Whether its agent still says so."""
-    return bool(node.facts.get(_TOLD, {}).get(notice.kind.value) == notice.id)
 
 
 def _announce(session: Session, node: Node, told: Told, deadline: datetime | None, now: datetime) -> Notice:

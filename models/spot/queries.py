@@ -20,6 +20,9 @@ from models.session import ACROSS_TEAMS
 from models.spot.states import OPEN, NoticeKind, NoticeState
 from models.spot.table import InterruptionRate, Notice, Price, SpotLoan, SpotPolicy
 
+TOLD = "notices"
+"""The fact of a node that names the notice of each kind which its agent tells of now."""
+
 
 def open_notice(session: Session, node_id: str, kind: NoticeKind) -> Notice | None:
     """Not locked: whoever speaks for the node holds the node, and notices are locked before nodes."""
@@ -193,3 +196,8 @@ def was_reclaimed(node: Node) -> bool:
     """Whether a spot node went without anybody's wish after it had served. Its peers may say so before its provider does, who is not always asked."""
     is_lost = node.lost_because is not None and not node.is_replaced_on_request and not node.facts.get("failures")
     return is_lost and node.capacity_type is CapacityType.SPOT
+
+
+def is_told(node: Node, notice: Notice) -> bool:
+    """Whether its agent still says so."""
+    return bool(node.facts.get(TOLD, {}).get(notice.kind.value) == notice.id)

@@ -83,7 +83,10 @@ def test_the_wheel_carries_every_file_that_the_package_reads(wheel: zipfile.Path
     assert wanted - set(wheel.root.namelist()) == set()
 
 
-VOCABULARY = {f"everstep.{name}" for name in ("protocol", "local_protocol", "examination", "hardware", "notices", "tiers", "shards", "handover")}
+VOCABULARY = {
+    f"everstep.{name}"
+    for name in ("protocol", "local_protocol", "examination", "hardware", "notices", "tiers", "shards", "handover")
+}
 
 
 @pytest.mark.parametrize("module", ["everstep", *sorted(VOCABULARY)])

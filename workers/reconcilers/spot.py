@@ -37,7 +37,7 @@ class SpotReconciler:
             state=notice.state,
             kind=notice.kind,
             deadline=node.leave_by if node.leave_why == notice.why else notice.deadline,
-            is_told=changes.is_told(node, notice),
+            is_told=queries.is_told(node, notice),
             node_state=NodeState(node.state),
             is_wanted=node.is_wanted,
             is_busy=any(process.state in ALIVE for process in processes),
