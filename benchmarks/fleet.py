@@ -129,7 +129,7 @@ def _serving(sessions: Sessions) -> int:
 
 def _beats(sessions: Sessions) -> int:
     with unit_of_work(sessions) as session:
-        return session.scalar(select(func.sum(Node.beat_sequence))) or 0
+        return int(session.scalar(select(func.sum(Node.beat_sequence))) or 0)
 
 
 def _resident_kib(pid: int) -> int:
