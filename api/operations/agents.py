@@ -166,11 +166,14 @@ def deliver(session: Session, ids: Sequence[int], *, now: datetime) -> None:
 
 
 def undelivered(session: Session, node_ids: Sequence[NodeId]) -> list[NodeId]:
-    """Which of these nodes have a directive that no stream has carried yet, or a fault of which the agent has not told, or are to be left."""
+    """Which of these nodes have a directive that no stream has carried yet, or a fault of which the agent has not told, or were ever to be left.
+
+    That one may stay after all is news as well; a stream sends what it has not sent yet.
+    """
     wanted = select(Directive.node_id).where(Directive.state == DirectiveState.ISSUED, Directive.node_id.in_(node_ids))
     untold = select(Fault.node_id).where(Fault.state.in_((FaultState.WANTED, FaultState.ENDING)), Fault.node_id.in_(node_ids))
     unexamined = select(NodeCheck.node_id).where(NodeCheck.state == CheckState.ASKED, NodeCheck.node_id.in_(node_ids))
-    leaving = select(Node.id).where(Node.leave_why.is_not(None), Node.id.in_(node_ids))
+    leaving = select(Node.id).where(Node.facts.has_key(node_changes.EVACUATIONS), Node.id.in_(node_ids))
     return list(session.scalars(union(wanted, untold, unexamined, leaving)))
 
 

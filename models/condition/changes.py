@@ -15,6 +15,7 @@ from models.condition.table import Condition, RepairHold
 from models.events import About, Level
 from models.ids import new_condition_id
 from models.move import advance, wake
+from models.node.states import NodeState
 from models.node.table import Node
 from models.text import storable
 
@@ -46,9 +47,11 @@ class Finding:
 def report_fault(session: Session, node: Node, finding: Finding, *, now: datetime) -> Condition | None:
     """Something is the matter with a locked node. None if that is known already: told twice, or once more while it is open.
 
+    None too if its host goes: nobody would repair it, and nothing would end what is written.
+
     One that is open and has the same code on the same device grows its count, and becomes certain if this one is.
     """
-    if queries.occurrence(session, node.id, finding.occurrence) is not None:
+    if node.state in (NodeState.RELEASING, NodeState.GONE) or queries.occurrence(session, node.id, finding.occurrence) is not None:
         return None
     same = _same(session, node, finding)
     if same is not None:
@@ -68,10 +71,11 @@ def report_fault(session: Session, node: Node, finding: Finding, *, now: datetim
 
 
 def report_well(session: Session, node: Node, code: str, *, why: str, now: datetime) -> None:
-    """What was only suspected of a locked node is not so, or not any more."""
+    """What was only suspected of a locked node is not so, or not any more. What a count found is over too, unless its repair has begun."""
     for condition in queries.open_of(session, node.id):
-        if condition.code == code and condition.state is ConditionState.SUSPECTED:
-            settle_condition(session, node, condition, ConditionState.WITHDRAWN, why=why, now=now)
+        is_over = condition.source is Source.CHECK and condition.state in (ConditionState.CONFIRMED, ConditionState.HELD)
+        if condition.code == code and (is_over or condition.state is ConditionState.SUSPECTED):
+            _settle_over(session, node, condition, why=why, now=now)
             wake(session, node, now=now)
 
 
@@ -102,9 +106,7 @@ def settle_reminder(session: Session, node: Node, condition: Condition, *, why: 
 def settle_all_over(session: Session, node: Node, *, why: str, now: datetime) -> None:
     """The locked node's host goes, or somebody has said that all is well: nothing is the matter any more."""
     for condition in queries.open_of(session, node.id):
-        is_vague = condition.state is ConditionState.SUSPECTED
-        new = ConditionState.WITHDRAWN if is_vague else ConditionState.RESOLVED
-        settle_condition(session, node, condition, new, why=why, now=now)
+        _settle_over(session, node, condition, why=why, now=now)
 
 
 def settle_hold(session: Session, node: Node, hold: RepairHold, *, now: datetime) -> None:
@@ -150,6 +152,17 @@ def _same(session: Session, node: Node, finding: Finding) -> Condition | None:
         ),
         None,
     )
+
+
+def _settle_over(session: Session, node: Node, condition: Condition, *, why: str, now: datetime) -> None:
+    """Ends a condition. A repair that was decided and never came about is not remembered as one."""
+    is_begun = condition.state is ConditionState.REPAIRING and (
+        condition.repair is not Repair.REBOOT or node.starts > condition.start
+    )
+    if condition.repair is not None and not is_begun:
+        settle_repair(condition, Repair.NOTHING)
+    new = ConditionState.WITHDRAWN if condition.state is ConditionState.SUSPECTED else ConditionState.RESOLVED
+    settle_condition(session, node, condition, new, why=why, now=now)
 
 
 def _is_asked(source: Source) -> bool:

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, and_, func, or_, select
+from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from models.condition.states import OPEN, ConditionState, FaultClass, Repair, Source
 from models.condition.table import Condition, RepairHold
 from models.errors import NotFound
+from models.ids import NodeId
 from models.node.states import ON_SUSPICION, HostWord, NodeState
 from models.node.table import Node
 from models.paging import Cut, Page, page
@@ -25,7 +26,7 @@ class Trouble:
     """How many places of a group have trouble of which nobody but us is sure, and how many nodes of all groups are suspected.
 
     ``suspects``: silent, and not said to be dead by their provider. ``ill``: a reboot or a replacement is called for, by no operator.
-    ``lost``: given up on suspicion since a time. A place counts once, whatever it has. ``healing`` are
+    ``lost``: given up on suspicion, or let go to be replaced because of a fault, since a time. A place counts once, whatever it has. ``healing`` are
     nodes that are being repaired, and replacements that do not serve yet.
     """
 
@@ -97,7 +98,7 @@ def trouble(session: Session, group_id: str, *, target: int, since: datetime) ->
     is_lost = and_(
         Node.state.in_((NodeState.RELEASING, NodeState.GONE)),
         Node.state_since >= since,
-        func.coalesce(func.jsonb_extract_path_text(Node.facts, ON_SUSPICION), "") != "",
+        or_(func.coalesce(func.jsonb_extract_path_text(Node.facts, ON_SUSPICION), "") != "", Node.id.in_(_replaced(since))),
     )
     is_coming = and_(
         Node.is_wanted,
@@ -117,6 +118,19 @@ def trouble(session: Session, group_id: str, *, target: int, since: datetime) ->
         func.count().filter(Node.state.in_((NodeState.READY, NodeState.SUSPECT))),
     ).where(or_(Node.state.in_((NodeState.READY, NodeState.SUSPECT)), is_here))
     return Trouble(target, *session.execute(counted.execution_options(**{ACROSS_TEAMS: True})).one())
+
+
+def replaced_before(session: Session, node: Node, *, since: datetime) -> int:
+    """How many other hosts at a node's place were let go since a time because of a fault that called for another one."""
+    wanted = _replaced(since).where(Condition.logical_id == node.logical_id, Condition.node_id != node.id)
+    return session.scalar(select(func.count()).select_from(wanted.distinct().subquery())) or 0
+
+
+def _replaced(since: datetime) -> Select[NodeId]:
+    """Nodes whose replacement a fault has called for, by no operator's word."""
+    return select(Condition.node_id).where(
+        Condition.repair == Repair.REPLACE, Condition.source != Source.OPERATOR, Condition.ended_at >= since
+    )
 
 
 def _calls_for_repair() -> ColumnElement[bool]:

@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from models.errors import NotFound
-from models.job.states import ALIVE, ENDED, JobState, ProcessState
+from models.job.states import ALIVE, ENDED, ON_PEERS_WORD, JobState, ProcessState
 from models.job.table import Generation, Job, JobProcess, Step
 from models.session import locked
 
@@ -71,9 +71,12 @@ def steps(session: Session, job_id: str, *, after: int = -1, limit: int = 100_00
 
 
 def given_up_on(session: Session, node_id: str, *, since: datetime) -> int:
-    """How many processes on a node their jobs have given up since a time: what their peers said counted against them."""
+    """How many processes on a node their jobs have given up since a time on their peers' word. Those given up for other reasons do not count."""
     wanted = select(func.count()).where(
-        JobProcess.node_id == node_id, JobProcess.state == ProcessState.LOST, JobProcess.state_since >= since
+        JobProcess.node_id == node_id,
+        JobProcess.state == ProcessState.LOST,
+        JobProcess.state_since >= since,
+        JobProcess.failure == ON_PEERS_WORD,
     )
     return session.scalar(wanted) or 0
 

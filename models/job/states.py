@@ -93,5 +93,7 @@ PROCESS = Machine(
 
 ALIVE = PROCESS.live
 """The states of a process that may still do something."""
+ON_PEERS_WORD = "its node's stream has closed and its peers' collectives broke"
+"""Why a process is given up on its peers' word: that counts against its node as well."""
 ENDED = tuple(state for state in JOB.states if JOB.is_terminal(state))
 """The states in which a job holds no node."""

@@ -68,8 +68,12 @@ def request_reimage(
     wake(session, node, now=now)
 
 
-def request_replacement(session: Session, node: Node, *, why: str, operation_id: OperationId | None = None, now: datetime) -> None:
+def request_replacement(
+    session: Session, node: Node, *, why: str, failures: int = 0, operation_id: OperationId | None = None, now: datetime
+) -> None:
     """Asks for another host in a locked node's place: a new instance id, the same logical id, the group's target unchanged.
+
+    ``failures``: how many hosts there have come to nothing before it; the more, the longer the place waits for the next.
 
     Raises:
         InUse: the node is on its way to another group.
@@ -79,7 +83,7 @@ def request_replacement(session: Session, node: Node, *, why: str, operation_id:
     node.is_wanted = False
     node.is_replaced_on_request = True
     node.lost_because = f"its replacement was requested: {why}"
-    node.facts = {**node.facts, "failures": 0}
+    node.facts = {**node.facts, "failures": failures}
     node.operation_id = operation_id or node.operation_id
     record(session, node, "replacement requested", f"Replacement of {node.instance_id} was requested: {why}", now)
     wake(session, node, now=now)

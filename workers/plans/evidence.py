@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from models.ids import NodeId, ProcessId
-from models.job.states import ProcessState
+from models.job.states import ON_PEERS_WORD, ProcessState
 from workers.plans.decision import soonest
 from workers.plans.job_seen import GenerationSeen, JobSeen, NodeSeen, ProcessSeen
 
@@ -47,7 +47,7 @@ def casualties(seen: JobSeen, now: datetime) -> Casualties:
         if node is None or node.is_going:
             doomed[process.id] = "its node is lost or leaves"
         elif node.id in lost_nodes:
-            doomed[process.id] = "its node's stream has closed and its peers' collectives broke"
+            doomed[process.id] = ON_PEERS_WORD
         elif node.must_be_left and _is_dispensable(seen, process):
             released[process.id] = f"its node is to be left: {node.leave_why}"
         elif process.state is ProcessState.WANTED and node.can_be_told:

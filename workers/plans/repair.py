@@ -24,6 +24,8 @@ LEAVES = "Its host is to be repaired: "
 """How the reason begins for which we have a node's work leave."""
 MONITOR = "monitor"
 _ENOUGH = 2
+_COUNTING = (*SERVING, NodeState.DRAINING, NodeState.DETACHING)
+"""The states in which a node's devices are all expected to be there."""
 _AT_ONCE = frozenset({"xid:79"})
 """The device has fallen off the bus: nothing that runs there can still save."""
 
@@ -93,6 +95,8 @@ class HealthSeen:
     deep_check: Mapping[str, str] = field(default_factory=dict)
     """The label of its deep health checks, if there is one. A node that is examined, or failed, takes no work."""
     is_kept_from_work: bool = False
+    replaced: int = 0
+    """How many hosts before this one were replaced at its place within the window, because of what was the matter with them."""
     policy: Policy = field(default_factory=Policy)
 
 
@@ -138,7 +142,10 @@ class Reboot:
 
 @dataclass(frozen=True)
 class Replace:
+    """``failures``: how many hosts in a row have come to nothing at this place. The next one is waited for the longer."""
+
     why: str
+    failures: int = 0
 
 
 @dataclass(frozen=True)
@@ -203,7 +210,7 @@ class _Verdict:
 def _judge(seen: HealthSeen, condition: ConditionSeen, now: datetime) -> _Verdict:
     if condition.state is ConditionState.SUSPECTED:
         return _confirm(seen, condition, now)
-    if condition.start < seen.starts and seen.state in SERVING and seen.is_free:
+    if _is_cured(seen, condition):
         return _Verdict(condition, (Conclude(condition.id, ConditionState.RESOLVED, "The host was started anew since."),))
     repair = repair_of(condition, seen.policy)
     if repair in (Repair.NOTHING, Repair.PROCESS):
@@ -214,16 +221,23 @@ def _judge(seen: HealthSeen, condition: ConditionSeen, now: datetime) -> _Verdic
 
 
 def _confirm(seen: HealthSeen, condition: ConditionSeen, now: datetime) -> _Verdict:
-    """A monitor that cannot tell is waited for; anything else is believed when it is seen again, or lasts."""
-    if condition.code == MONITOR:
+    """A monitor that cannot tell is waited for; anything else is believed when it is seen again, or lasts.
+
+    What is counted is counted on a node that serves: on one that starts its devices may still come up. Nothing else is done in the same step, so
+    that the brake counts this node too before its repair begins.
+    """
+    if condition.code == MONITOR or (condition.source is Source.CHECK and seen.state not in _COUNTING):
         return _Verdict(condition)
     rest = condition.state_since + seen.policy.suspect - now
     if condition.seen < _ENOUGH and rest > timedelta(0):
         return _Verdict(condition, again_in=rest)
     why = "It was seen again." if condition.seen >= _ENOUGH else f"It has lasted for {seen.policy.suspect.total_seconds():g} s."
-    believed = replace(condition, state=ConditionState.CONFIRMED, state_since=now)
-    verdict = _judge(seen, believed, now)
-    return replace(verdict, actions=(Conclude(condition.id, ConditionState.CONFIRMED, why), *verdict.actions))
+    repair = None if _is_cured(seen, condition) else repair_of(condition, seen.policy)
+    return _Verdict(condition, (Conclude(condition.id, ConditionState.CONFIRMED, why),), repair, timedelta(0))
+
+
+def _is_cured(seen: HealthSeen, condition: ConditionSeen) -> bool:
+    return condition.start < seen.starts and seen.state in SERVING and seen.is_free
 
 
 def _pass(condition: ConditionSeen, repair: Repair) -> tuple[Action, ...]:
@@ -336,7 +350,7 @@ def _go_on(
     if seen.is_busy and not is_lost and now < deadline:
         leave = [] if seen.leave_by == deadline else [Leave(deadline, f"{LEAVES}{why}.")]
         return [*leave], deadline - now
-    return [Replace(why) if repair is Repair.REPLACE else Reboot(why)], None
+    return [Replace(why, seen.replaced) if repair is Repair.REPLACE else Reboot(why)], None
 
 
 def _stay(seen: HealthSeen, after: tuple[ConditionSeen, ...]) -> list[Action]:

@@ -57,6 +57,7 @@ def observe(
         declared_before=declared_before(node.facts),
         deep_check=_deep_check(session, node),
         is_kept_from_work=node.held_for in _CHECKS,
+        replaced=queries.replaced_before(session, node, since=now - policy.window) if rows else 0,
         policy=policy,
     )
 
@@ -121,8 +122,8 @@ def _settle_node(session: Session, node: Node, action: Any, now: datetime) -> bo
             nodes.settle_staying(session, node, why=why, now=now)
         case plans.Reboot(why=why):
             wishes.request_reboot(session, node, why=why, now=now)
-        case plans.Replace(why=why):
-            wishes.request_replacement(session, node, why=why, now=now)
+        case plans.Replace(why=why, failures=failures):
+            wishes.request_replacement(session, node, why=why, failures=failures, now=now)
         case plans.Dress(worn=worn):
             group = session.get_one(InstanceGroup, node.group_id)
             nodes.settle_dressed(session, node, worn, declared=declared_in(group.spec.get("KubernetesConfig")))
@@ -147,9 +148,8 @@ def _hold(session: Session, node: Node, why: str, now: datetime) -> None:
 
 
 def _restart_process(session: Session, node: Node, condition: Condition, why: str, now: datetime) -> None:
-    """The process that the driver named; where it named none that we know, all that the node runs."""
-    present = jobs.on_node(session, node.id)
-    struck = [process for process in present if condition.pid is not None and process.pid == condition.pid] or present
+    """The process that the driver named: one that is not there has ended, or is none of ours. Where it named none, all that the node runs."""
+    struck = [process for process in jobs.on_node(session, node.id) if condition.pid in (None, process.pid)]
     for process in sorted(struck, key=lambda process: (process.job_id, process.id)):
         request_restart_of(session, process, why=why, now=now)
 

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from sqlalchemy import select
 
+from api.operations import agents
 from models.clock import WallClock
 from models.events import Event
 from models.node import queries as nodes
@@ -63,6 +64,21 @@ def test_a_stream_that_opens_later_says_how_it_is_by_then(api: ThreadedApi, plac
     api.stop()
     for stream in streams:
         stream.join()
+
+
+def test_a_lost_word_that_a_node_may_stay_is_told_by_the_poll(place: Place, sessions: Sessions):
+    now = WallClock().now()
+    with unit_of_work(sessions) as session:
+        assert agents.undelivered(session, [place.node_id]) == []
+    for is_over in (False, True):
+        with unit_of_work(sessions) as session:
+            node = nodes.get(session, place.node_id, lock=True)
+            if is_over:
+                settle_staying(session, node, why="stays", now=now)
+            else:
+                settle_leaving(session, node, by=None, why="to be replaced", now=now)
+        with unit_of_work(sessions) as session:
+            assert agents.undelivered(session, [place.node_id]) == [place.node_id]
 
 
 def test_a_process_that_was_cut_at_the_deadline_is_an_event_of_its_job(

@@ -10,7 +10,7 @@ from models.errors import AlreadyExists, IllegalMove
 from models.events import Event
 from models.job import changes, queries
 from models.job.changes import JobSpec
-from models.job.states import ENDED, JobState, ProcessState
+from models.job.states import ENDED, ON_PEERS_WORD, JobState, ProcessState
 from models.job.table import Job, JobProcess
 from models.session import Sessions, unit_of_work
 from tests import rows
@@ -185,3 +185,14 @@ def test_a_process_that_is_released_as_planned_is_no_loss(session: Session) -> N
 
 def names(session: Session, job: Job) -> list[str]:
     return list(session.scalars(select(Event.name).where(Event.job_id == job.id).order_by(Event.sequence)))
+
+
+def test_only_what_peers_said_of_a_process_counts_against_its_node(session: Session) -> None:
+    cluster = rows.cluster(session)
+    job = rows.job(session, cluster)
+    crew = rows.processes(session, job, 4)
+    for process, why in zip(crew, (ON_PEERS_WORD, "the job has ended", "its node is to be left: taken back"), strict=False):
+        changes.settle_given_up(session, job, process, why=why, now=NOW)
+    session.flush()
+    assert [queries.given_up_on(session, process.node_id, since=NOW) for process in crew] == [1, 0, 0, 0]
+    assert queries.given_up_on(session, crew[0].node_id, since=NOW + SECOND) == 0

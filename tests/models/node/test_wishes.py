@@ -108,3 +108,9 @@ def test_a_moved_node_keeps_its_ids_and_gets_its_new_groups_software(session: Se
     assert (node.state, node.cluster_id, node.group_name, node.move_to) == (NodeState.ATTACHING, there.id, "theirs", None)
     assert (node.starts, node.image, node.lifecycle_done) == (1, "2.0.0", False)
     assert (node.id, node.instance_id, node.logical_id, node.address) == ids
+
+
+def test_a_replacement_remembers_how_many_hosts_came_to_nothing_before_it(session: Session) -> None:
+    node = rows.node(session, rows.cluster(session))
+    wishes.request_replacement(session, node, why="a fault", failures=3, now=NOW)
+    assert node.facts["failures"] == 3

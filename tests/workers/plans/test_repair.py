@@ -103,8 +103,29 @@ def test_one_sign_alone_is_believed_only_when_it_lasts_or_comes_again():
     suspected = condition(FaultClass.REBOOT, state=ConditionState.SUSPECTED)
     assert not actions(node(suspected), Mark)
     assert plan(node(suspected), NOW).again_in == Policy().suspect
-    assert actions(node(suspected), Reboot, NOW + Policy().suspect)
-    assert actions(node(replace(suspected, seen=2)), Reboot)
+    assert actions(node(suspected), Mark, NOW + Policy().suspect)
+    assert actions(node(replace(suspected, seen=2)), Mark)
+
+
+def test_what_is_believed_is_written_down_first_so_that_the_brake_counts_it_before_its_repair():
+    suspected = condition(FaultClass.REBOOT, state=ConditionState.SUSPECTED, seen=2)
+    first = plan(node(suspected), NOW)
+    assert [type(action) for action in first.actions] == [Conclude, Mark, Dress]
+    assert first.actions[0].new is ConditionState.CONFIRMED
+    assert first.again_in == timedelta(0)
+    assert actions(written(node(suspected), NOW), Reboot)
+    assert not actions(replace(written(node(suspected), NOW), brake=HELD), Reboot)
+
+
+def test_a_count_is_believed_only_on_a_node_that_serves():
+    counted = condition(FaultClass.REBOOT, state=ConditionState.SUSPECTED, seen=2, source=Source.CHECK, code="count")
+    assert not actions(node(counted, state=NodeState.CHECKING), Conclude, NOW + timedelta(hours=1))
+    assert actions(node(counted), Conclude)
+    assert actions(node(counted, state=NodeState.DRAINING), Conclude)
+
+
+def test_a_place_whose_hosts_are_replaced_again_and_again_waits_longer_for_the_next():
+    assert [action.failures for action in actions(node(condition(), replaced=3), Replace)] == [3]
 
 
 def test_without_recovery_a_node_is_marked_and_nothing_more():

@@ -200,6 +200,17 @@ def test_a_transient_fault_restarts_the_process_that_it_struck_and_nothing_else(
     assert plane.job_row(job_id).restarts == 0
 
 
+def test_a_transient_fault_of_a_process_that_is_none_of_ours_restarts_nothing(plane):
+    cluster_id = plane.serving(3)
+    job_id = plane.training(cluster_id, replicas=3, spares=0)
+    before = plane.members(job_id)
+    node = plane.node(before[1].node_id)
+    fault(plane, node, "xid:94", pid=before[1].pid + 1)
+    plane.run(5)
+    assert [row.state for row in conditions(plane, node)] == [ConditionState.RESOLVED]
+    assert [one.id for one in plane.members(job_id)] == [one.id for one in before]
+
+
 def test_a_fault_that_is_told_twice_is_one_condition(plane):
     cluster_id = plane.serving(2)
     node = plane.nodes(cluster_id)[0]
