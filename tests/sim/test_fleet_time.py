@@ -100,6 +100,7 @@ def test_when_six_in_ten_nodes_fall_silent_at_once_nothing_is_replaced_and_the_j
     assert job.step >= 30
 
 
+@pytest.mark.slow
 def test_five_black_holes_of_a_minute_restart_nothing_and_a_host_that_died_in_one_is_replaced_once(plane):
     here = plane({"seed": 4, "training": {"steps": 1000, "step_seconds": 5}})
     cluster_id = here.serving(8, is_continuous=True)
@@ -111,6 +112,7 @@ def test_five_black_holes_of_a_minute_restart_nothing_and_a_host_that_died_in_on
     job = here.job_row(job_id)
     assert (job.generation, job.restarts, job.recoveries) == (1, 0, 0)
     assert len(here.cloud.launches) == 8
+    before = {process.id for process in here.members(job_id)}
     victim = here.node(here.members(job_id)[0].node_id)
     here.cloud.strike(Strike(Blow.OUTAGE, 0, share=1.0, seconds=60))
     here.cloud.kill(victim.id)
@@ -118,4 +120,5 @@ def test_five_black_holes_of_a_minute_restart_nothing_and_a_host_that_died_in_on
     assert len(here.cloud.launches) == 9
     assert here.states()["node"] == ["ready"] * 8
     job = here.job_row(job_id)
-    assert (job.state, job.restarts) == (JobState.TRAINING, 0)
+    assert (job.state, job.restarts, job.recoveries) == (JobState.TRAINING, 0, 1)
+    assert len(before & {process.id for process in here.members(job_id)}) == len(before) - 1

@@ -276,12 +276,19 @@ def _broken(seen: JobSeen, generation: GenerationSeen, ranks: _Ranks, now: datet
 
 
 def _overdue(seen: JobSeen, generation: GenerationSeen, ranks: _Ranks, now: datetime) -> Decision[Action]:
-    """A generation that does not form is published once more; then those that do not join are given up, unless nobody does."""
+    """A generation that does not form is published once more; then those that do not join are given up, unless nobody does.
+
+    Whoever has not been told of it cannot join: nobody's patience runs out before that. Whether his node is lost is concluded elsewhere.
+    """
     repeats = _repeats(seen, generation, now)
-    rest = generation.decided_at + min(seen.patience.longest, seen.patience.reform * 2 ** min(repeats - 1, 10)) - now
+    late = [process for process in ranks.alive if process.reformed < generation.number]
+    told = [told for told in seen.told if told.node in {process.node for process in late}]
+    if not all(one.is_delivered for one in told):
+        return Decision((), _POLL)
+    since = max([generation.decided_at, *(one.delivered_at for one in told if one.delivered_at)])
+    rest = since + min(seen.patience.longest, seen.patience.reform * 2 ** min(repeats - 1, 10)) - now
     if rest > timedelta(0):
         return Decision((), rest)
-    late = [process for process in ranks.alive if process.reformed < generation.number]
     if repeats > 1 and len(late) < len(ranks.alive):
         return Decision(
             tuple(GiveUp(process.id, f"it did not join generation {generation.number}") for process in late), timedelta(0)

@@ -108,10 +108,11 @@ class CheckpointSeen:
 
 @dataclass(frozen=True)
 class Told:
-    """A node that has a current directive for the job, and whether it was written to the node's stream."""
+    """A node that has a current directive for the job, and whether and when it was written to the node's stream."""
 
     node: NodeId
     is_delivered: bool
+    delivered_at: datetime | None = None
 
 
 @dataclass(frozen=True)

@@ -225,4 +225,4 @@ def _generation_seen(generation: Generation) -> seen_as.GenerationSeen:
 
 
 def _told(directive: Any) -> seen_as.Told:
-    return seen_as.Told(node=directive.node_id, is_delivered=directive.state is DirectiveState.DELIVERED)
+    return seen_as.Told(directive.node_id, directive.state is DirectiveState.DELIVERED, directive.delivered_at)

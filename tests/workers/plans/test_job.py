@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from models.job.states import JobState, ProcessState
 from tests.workers.plans.job_world import told, training, world
 from workers.plans.job import plan
-from workers.plans.job_seen import CountRestarts, GiveUp, Halt, Move, Publish, Say, Start, Withdraw
+from workers.plans.job_seen import CountRestarts, GiveUp, Halt, Move, Publish, Say, Start, Told, Withdraw
 
 
 def moves(actions) -> list[JobState]:
@@ -350,6 +350,25 @@ def test_a_generation_that_does_not_form_is_published_once_more_and_then_the_lat
     given_up = [action.process for action in here.step() if isinstance(action, GiveUp)]
     assert given_up == [spare]
     here.run(JobState.TRAINING)
+
+
+def test_a_member_that_has_not_been_told_of_a_generation_is_not_late():
+    """Its patience begins when its node is told: that the node could not be heard is not the member's fault."""
+    here = training()
+    spare = here.seen.alive[-1]
+    here.deaf.add(spare.id)
+    here.kill_rank(1)
+    here.look()
+    here.join()
+    here.seen = replace(here.seen, told=(Told(spare.node, is_delivered=False),))
+    for _ in range(30):
+        here.now += timedelta(seconds=1)
+        assert not [action for action in here.step() if isinstance(action, GiveUp | Publish)]
+    here.seen = replace(here.seen, told=(Told(spare.node, is_delivered=True, delivered_at=here.now),))
+    here.now += here.seen.patience.reform / 2
+    assert not [action for action in here.step() if isinstance(action, GiveUp | Publish)]
+    here.now += here.seen.patience.reform
+    assert published(here.step()).members[1] == spare.id
 
 
 def test_when_nobody_joins_nobody_is_given_up():
