@@ -80,6 +80,8 @@ class Evacuations:
             await asyncio.sleep(min(rest, _LOOK_EVERY_S) if rest > 0 else _LOOK_EVERY_S)
 
     def _end(self, record: Record, why: str) -> None:
+        if not record.is_running():
+            return  # it went by itself, and its end is told as that
         processes.kill(record, signal.SIGKILL)
         if record.process not in self._cut:
             self._cut.add(record.process)

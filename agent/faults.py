@@ -221,6 +221,8 @@ class Faults:
             return Claim(**wire)
         except FileNotFoundError:
             return None
+        except (ValueError, TypeError):
+            return Claim(is_done=True)  # the host went down while it was written: it is not struck a second time
 
     def _write(self, fault_id: str, claim: Claim) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from agent.accelerators.choice import INSTANCE_TYPE, Clocks, Wanted, choose
 from agent.hand import Hand
 from agent.metrics import Door, Gauge
 from agent.settings import SettingsError
-from everstep.hardware import HardwareFault, HardwareReport, HardwareState
+from everstep.hardware import HardwareReport, HardwareState
 from everstep.protocol import ProcessReport, ProcessStatus, Report
 
 log = logging.getLogger(__name__)
@@ -54,15 +54,6 @@ class Pace:
             _number(environment, STATE_S, _SIMULATED_STATE_S if is_simulated else _STATE_S, _MOST_STATE_S),
             port=int(_number(environment, PORT, 0, _MOST_PORT)),
         )
-
-
-@dataclass(frozen=True)
-class _Look:
-    """``seen`` and ``readings``: None and nothing if this was only for faults."""
-
-    seen: Seen | None
-    readings: Sequence[Sample]
-    faults: Sequence[HardwareFault]
 
 
 class Monitor:
@@ -103,6 +94,7 @@ class Monitor:
         self._work: asyncio.Task[None] | None = None
         self._confirming: asyncio.Future[None] | None = None
         self._next_state = 0.0
+        self._has_lost = False
         self.port = 0
         """Where the metrics are; 0 while they are nowhere."""
 
@@ -159,10 +151,32 @@ class Monitor:
         is_due = now >= self._next_state
         if is_due:
             self._next_state = now + self._pace.state_s
-        look = await self._waited(lambda: _look(adapter, is_due))
-        self._tell(adapter, look)
+        if await self._listen(adapter) or is_due:
+            await self._look(adapter)
         if is_due or self._confirming is not None:
             await self._confirm(adapter)
+
+    async def _listen(self, adapter: Accelerators) -> bool:
+        """Tells the faults that were heard, at once: a look at the devices may fail, or hang, just because of them. Whether there were any."""
+        try:
+            faults = await self._waited(adapter.events)
+        except Exception:
+            self._has_lost = True
+            raise
+        for fault in faults:
+            log.warning("accelerator fault %s (%s): %s", fault.code, fault.fault_class.value, fault.evidence)
+            self._gauge.count(fault)
+            self._report(fault)
+        if faults:
+            self._owe()
+        return bool(faults)
+
+    async def _look(self, adapter: Accelerators) -> None:
+        seen = await self._waited(adapter.detect)
+        if await self._listen(adapter):
+            seen = await self._waited(adapter.detect)  # with what they have left of the devices
+            await self._listen(adapter)
+        self._tell(adapter, seen, await self._waited(adapter.poll))
 
     async def _waited(self, call: Callable[[], _Returned]) -> _Returned:
         """What the call returns, however long it takes; after a while without an answer nothing is known any more."""
@@ -174,19 +188,11 @@ class Monitor:
 
     # ------------------------------------------------------------ telling
 
-    def _tell(self, adapter: Accelerators, look: _Look) -> None:
-        for fault in look.faults:
-            log.warning("accelerator fault %s (%s): %s", fault.code, fault.fault_class.value, fault.evidence)
-            self._gauge.count(fault)
-            self._report(fault)
-        if look.faults:
-            self._owe()
-        if look.seen is not None:
-            expected = adapter.expected(self._environment.get(INSTANCE_TYPE, ""))
-            seen = look.seen
-            report = HardwareReport(adapter.vendor, seen.state, seen.devices, seen.says, time.time(), expected)
-            self._gauge.show(report, look.readings)
-            self._say(report)
+    def _tell(self, adapter: Accelerators, seen: Seen, readings: Sequence[Sample]) -> None:
+        expected = adapter.expected(self._environment.get(INSTANCE_TYPE, ""))
+        report = HardwareReport(adapter.vendor, seen.state, seen.devices, seen.says, time.time(), expected)
+        self._gauge.show(report, readings)
+        self._say(report)
 
     def _say(self, report: HardwareReport) -> None:
         """Only what has changed."""
@@ -209,19 +215,11 @@ class Monitor:
         self._confirming = asyncio.ensure_future(self._told()) if self._told is not None else _arrived()
 
     async def _confirm(self, adapter: Accelerators) -> None:
-        """Once everything has arrived, the next start of the agent need not tell it again."""
+        """Once everything has arrived, the next start of the agent need not tell it again; it must, if what was read here may have been lost."""
         if self._confirming is None or self._confirming.done():
             self._confirming = None
-            await self._waited(adapter.told)
-
-
-def _look(adapter: Accelerators, is_due: bool) -> _Look:
-    seen = adapter.detect() if is_due else None
-    faults = list(adapter.events())
-    if faults:
-        seen = adapter.detect()  # what they have left of the devices is told with them
-        faults += adapter.events()
-    return _Look(seen, adapter.poll() if seen is not None else (), faults)
+            if not self._has_lost:
+                await self._waited(adapter.told)
 
 
 def _arrived() -> asyncio.Future[None]:

@@ -84,15 +84,22 @@ class Notices:
             return
         else:
             self._standing[key] = notice
-        _write(self._path, self._standing)
         log.warning("%s notice%s", notice.notice, " is over" if notice.is_over else f", deadline {notice.deadline}")
         self._hand_on()
         self._report(notice)
+        self._keep()
 
     def hear(self, told: Evacuation) -> None:
         """The control plane's word: its newest counts."""
         self._ordered = told
         self._hand_on()
+
+    def _keep(self) -> None:
+        """A disk that is full keeps nobody from hearing: the next start of the agent asks the provider anew."""
+        try:
+            _write(self._path, self._standing)
+        except OSError as error:
+            log.warning("what the provider has said cannot be kept: %s", error)
 
     # ------------------------------------------------------------ what the processes hear
 
@@ -125,6 +132,8 @@ class Notices:
                     if not is_away:
                         log.warning("the instance's metadata cannot be read, trying on: %s: %s", type(error).__name__, error)
                     is_away = True
+                except Exception:
+                    log.exception("the instance's metadata could not be followed, trying on")
                 await asyncio.sleep(_EVERY_S * jitter.uniform(0.6, 1.0))
 
     def _note(self, kind: NoticeKind, seen: dict[str, Any] | None) -> None:

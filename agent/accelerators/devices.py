@@ -94,8 +94,10 @@ class WatchedDevices(ABC):
         return readings.samples(self._readings)
 
     def events(self) -> Sequence[HardwareFault]:
+        self._pending += self._watch.hear(self._identify)
+        self._pending += self._heard()
         pending, self._pending = self._pending, []
-        return [*pending, *self._watch.hear(self._identify), *self._heard()]
+        return pending
 
     def told(self) -> None:
         self._watch.told()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -84,7 +85,7 @@ class Watch:
         for line in self._lines():
             name = named(line.text)
             if name is not None:
-                heard = self.note(name, identify(name), evidence=line.text, place=line.place, at=line.at)
+                heard = self.note(name, identify(name), evidence=line.text, place=self._place_of(line), at=line.at)
                 found += [heard] if heard else []
         return found
 
@@ -170,6 +171,10 @@ class Watch:
         self._log.close()
 
     # ------------------------------------------------------------ below
+
+    def _place_of(self, line: Line) -> str:
+        """Also of a file that goes on over a start of the host, or was cut off and is written from its beginning again."""
+        return f"{self._boot}:{line.place}:{zlib.crc32(line.text.encode()):08x}"
 
     def _lines(self) -> list[Line]:
         try:

@@ -1,6 +1,7 @@
 """InstanceConnectivity: an all-reduce with another node of the group, as training does it, in a child of each of the two agents.
 
-The node that is examined asks one peer after the other; a peer joins unless it has work to do, or sums up with somebody already. What must be
+The node that is examined asks one peer after the other; a peer joins unless it has work to do, or sums up with somebody already, or asks
+somebody itself. What must be
 reached at least is known by then from what the others of the group have measured.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -42,10 +44,12 @@ class Reducer:
         self._child = child
         self._is_busy = is_busy
         self._joined: asyncio.Task[tuple[int, str]] | None = None
+        self._is_asking = False
+        self._jitter = random.Random()  # noqa: S311  (jitter)
 
     def join(self, address: str, port: int) -> bool:
         """Whether this node sums up with the one that listens there; it has begun to, then."""
-        if self._is_busy() or (self._joined is not None and not self._joined.done()):
+        if self._is_busy() or self._is_asking or (self._joined is not None and not self._joined.done()):
             return False
         self._joined = asyncio.get_running_loop().create_task(self._run(1, f"{address}:{port}"))
         return True
@@ -70,11 +74,21 @@ class Reducer:
                 if len(failures) == min(_MOST_FAILURES, len(peers)):
                     return [findings.failed(links.KIND, f"no all-reduce with {one.peer.address}: {one.error}") for one in failures]
             if tour < _TOURS - 1:
-                await asyncio.sleep(self._limits.reduce_pause_s)  # they may be done with each other by then
+                # They may be done with each other by then; two that ask each other must not do so in step.
+                await asyncio.sleep(self._limits.reduce_pause_s * self._jitter.uniform(0.5, 1.5))
         return [findings.skipped(links.KIND, "no other node of the group was free for an all-reduce")]
 
     async def _with(self, peer: Peer) -> Sum | None:
-        """None if the peer declines."""
+        """None if the peer declines. What this node has joined comes to its end first: two sums at once would measure each other."""
+        while self._joined is not None and not self._joined.done():
+            await asyncio.wait({self._joined})
+        self._is_asking = True
+        try:
+            return await self._asked(peer)
+        finally:
+            self._is_asking = False
+
+    async def _asked(self, peer: Peer) -> Sum | None:
         port = _free_port(self._address)
         if not await links.invite(peer, self._address, port):
             return None

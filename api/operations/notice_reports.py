@@ -21,9 +21,17 @@ def _notice(session: Session, node: Node, report: SpotNotice, now: datetime) -> 
     if report.is_over:
         changes.report_notice_over(session, node, kind, now=now)
         return
-    deadline = None if report.deadline is None else datetime.fromtimestamp(report.deadline, UTC)
-    told = Told(kind, datetime.fromtimestamp(report.at, UTC), deadline, report.source)
+    deadline = None if report.deadline is None else _moment(report.deadline)
+    told = Told(kind, _moment(report.at) or now, deadline, report.source)
     changes.report_notice(session, node, told, now=now)
+
+
+def _moment(at: float) -> datetime | None:
+    """None for what no calendar has: the notice counts all the same, as one that does not say when."""
+    try:
+        return datetime.fromtimestamp(at, UTC)
+    except (OverflowError, OSError, ValueError):
+        return None
 
 
 TELL: Final[dict[type[Any], Callable[[Session, Node, Any, datetime], None]]] = {SpotNotice: _notice}

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import subprocess
 import time
 from pathlib import Path
 
 from agent import processes
+from agent.evacuation import Evacuations, Resident
+from agent.processes import Record
 from everstep.local_protocol import ToAgent, ToProcess
 from everstep.notices import CutReport, Evacuation
-from everstep.protocol import ProcessReport, ProcessStatus
+from everstep.protocol import ProcessReport, ProcessStatus, Report
 from tests.agent.test_supervisor import SLEEP, Node, on_a_node
 
 STUBBORN = ("sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.1; done")
@@ -49,6 +52,26 @@ def test_what_does_not_listen_is_asked_its_grace_before_the_deadline_and_is_cut_
         assert told == [cut, stubborn], "why it ended is told before that it has"
 
     on_a_node(tmp_path, scenario)
+
+
+def test_what_has_ended_by_the_deadline_is_not_told_as_cut(tmp_path: Path) -> None:
+    reports: list[Report] = []
+
+    async def scene(residents: list[Resident], stays: subprocess.Popen[bytes]) -> None:
+        evacuations = Evacuations(lambda: residents, reports.append)
+        evacuations.hear(Evacuation(1, "taken back", time.time() - 1))
+        await asyncio.to_thread(stays.wait, 10)
+        await evacuations.stop()
+
+    def resident(name: str, process: subprocess.Popen[bytes]) -> Resident:
+        return Resident(Record("job", name, "", process.pid, processes.start_time(process.pid) or 0), 1.0, listens=True)
+
+    ended = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    residents = [resident("p-1", ended)]
+    ended.communicate()
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as stays:
+        asyncio.run(scene([*residents, resident("p-2", stays)], stays))
+    assert [report.process for report in reports if isinstance(report, CutReport)] == ["p-2"]
 
 
 def test_a_withdrawn_or_later_deadline_ends_nothing_before_it(tmp_path: Path) -> None:

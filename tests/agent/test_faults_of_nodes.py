@@ -220,3 +220,17 @@ def test_a_host_of_another_provider_is_not_taken_back_from_here(tmp_path):
     with host(tmp_path) as process:
         assert "end this one at its provider" in process.communicate(timeout=30)[0]
         assert process.returncode == 0
+
+
+@pytest.mark.parametrize("content", ["", "{half", "[]", '{"strange": 1}'])
+def test_a_claim_that_cannot_be_read_has_struck(tmp_path: Path, sleeper: subprocess.Popen, content: str):
+    async def scene() -> list[str]:
+        (tmp_path / "faults").mkdir()
+        (tmp_path / "faults" / "f-1.json").write_text(content)
+        node = Node(tmp_path, sleeper)
+        node.faults.resume()
+        await node.faults.hear(Fault("f-1", "kill-rank", process=f"p-{sleeper.pid}"))
+        return node.outcomes
+
+    assert asyncio.run(scene()) == ["struck"]
+    assert sleeper.poll() is None

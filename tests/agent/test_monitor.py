@@ -21,7 +21,7 @@ from agent.accelerators.simulated import Script
 from agent.metrics import FAMILIES
 from agent.monitor import Monitor, Pace
 from agent.settings import SettingsError
-from everstep.hardware import HardwareFault, HardwareReport, HardwareState
+from everstep.hardware import FaultClass, HardwareFault, HardwareReport, HardwareState
 from everstep.protocol import ProcessReport, ProcessStatus, Report
 
 ROOT = Path(__file__).parents[2]
@@ -189,6 +189,84 @@ def test_an_adapter_that_fails_leaves_the_state_unknown_and_is_asked_again(tmp_p
     run(work)
 
 
+class Struck(Cpu):
+    """Hears of one fault, and fails at every look after it."""
+
+    def __init__(self, fault: HardwareFault, look: Callable[[], object]) -> None:
+        super().__init__()
+        self._faults = [fault]
+        self._look = look
+
+    def detect(self) -> Seen:
+        self._look()
+        return super().detect()
+
+    def events(self) -> Sequence[HardwareFault]:
+        faults, self._faults = self._faults, []
+        return faults
+
+
+FELL_OFF = HardwareFault("f-1", "nvidia", "xid:79", FaultClass.REPLACE, "t", "r", "e", 1.0)
+
+
+def test_a_fault_is_told_even_if_the_driver_fails_at_the_look_that_follows(tmp_path: Path) -> None:
+    def fail() -> None:
+        message = "the device fell off"
+        raise RuntimeError(message)
+
+    async def work() -> None:
+        told = Told()
+        async with monitor(tmp_path, told, adapter=lambda: Struck(FELL_OFF, fail)):
+            await told.fault("xid:79")
+            assert "fell off" in (await told.state(HardwareState.UNKNOWN)).says
+        assert told.faults() == ["xid:79"]
+
+    run(work)
+
+
+def test_a_fault_is_told_even_if_the_driver_hangs_at_the_look_that_follows(tmp_path: Path) -> None:
+    release = threading.Event()
+
+    async def work() -> None:
+        told = Told()
+        async with monitor(tmp_path, told, adapter=lambda: Struck(FELL_OFF, release.wait)):
+            await told.fault("xid:79")
+            release.set()
+
+    try:
+        run(work)
+    finally:
+        release.set()
+
+
+class Deaf(Counted):
+    """Cannot say, once, what it has heard."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_deaf = True
+
+    def events(self) -> Sequence[HardwareFault]:
+        if self._is_deaf:
+            self._is_deaf = False
+            message = "half a line"
+            raise RuntimeError(message)
+        return ()
+
+
+def test_what_was_heard_and_lost_is_never_confirmed(tmp_path: Path) -> None:
+    async def work() -> None:
+        told, deaf, sound = Told(), Deaf(), Counted()
+        async with monitor(tmp_path / "a", told, adapter=lambda: deaf):
+            await asyncio.wait_for(deaf.many.wait(), 8.0)
+        async with monitor(tmp_path / "b", Told(), adapter=lambda: sound):
+            await asyncio.wait_for(sound.many.wait(), 8.0)
+        assert deaf.confirmed == 0
+        assert sound.confirmed > 0
+
+    run(work)
+
+
 def test_a_driver_that_hangs_is_unknown_and_keeps_nobody_from_ending(tmp_path: Path) -> None:
     release = threading.Event()
 
@@ -209,9 +287,9 @@ def test_ending_does_not_wait_for_a_driver_that_never_answers(tmp_path: Path) ->
     release = threading.Event()
 
     async def work() -> None:
-        told = Told()
-        async with monitor(tmp_path, told, adapter=lambda: Counted(release.wait), pace=IMPATIENT):
-            await told.state(HardwareState.UNKNOWN)
+        told, silent = Told(), Counted(release.wait)
+        async with monitor(tmp_path, told, adapter=lambda: silent, pace=IMPATIENT):
+            assert "has not answered" in (await told.state(HardwareState.UNKNOWN)).says
             began = time.monotonic()
         assert time.monotonic() - began < 15.0  # the driver is let go after 3 s
 

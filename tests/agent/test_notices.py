@@ -210,3 +210,43 @@ def test_what_the_agent_before_this_one_has_told_is_taken_back_by_the_control_pl
         assert [one.is_over for one in told.evacuations] == [True]
 
     asyncio.run(scenario())
+
+
+def test_a_notice_is_told_even_if_it_cannot_be_kept(tmp_path: Path, metadata: Metadata):
+    folder = tmp_path / "gone"  # nothing can be written below a folder that is not there
+
+    async def scenario(told: Told) -> None:
+        metadata.documents[ACTION] = taken()
+        await told.until_reports(1)
+        metadata.documents[ACTION] = taken("2031-05-01T08:21:00Z")
+        await told.until_reports(2)
+
+    told = watching(folder, metadata, scenario)
+    assert [one.deadline for one in told.reports] == [1935390120.0, 1935390060.0]
+    assert [one.deadline for one in told.evacuations] == [1935390120.0, 1935390060.0]
+
+
+def test_the_watch_goes_on_after_what_nobody_has_foreseen(tmp_path: Path, metadata: Metadata):
+    async def run() -> list[SpotNotice]:
+        heard: list[SpotNotice] = []
+        news = asyncio.Event()
+
+        def report(notice: Any) -> None:
+            heard.append(notice)
+            if len(heard) == 1:
+                message = "not foreseen"
+                raise RuntimeError(message)
+            news.set()
+
+        notices = Notices(
+            state_dir=tmp_path, environment={"EVERSTEP_IMDS_URL": metadata.url}, tell=lambda _told: None, report=report
+        )
+        metadata.documents[ACTION] = taken()
+        metadata.documents[REBALANCE] = json.dumps({"noticeTime": "2031-05-01T08:00:00Z"})
+        await notices.start()
+        await asyncio.wait_for(news.wait(), 8.0)
+        await notices.stop()
+        return heard
+
+    first, second = asyncio.run(run())
+    assert (first.notice, second.notice) == (NoticeKind.INTERRUPTION, NoticeKind.REBALANCE)

@@ -11,9 +11,10 @@ from workers.providers.bootstrap import METADATA_URL, bootstrap_script
 from workers.providers.ec2_requests import START
 
 _MOUNTING = """
-# The volume that comes with the instance: the first disk of EBS's that nothing is on.
+# The volume that comes with the instance: the first disk of EBS's that nothing is on, unless there is one that was made ready before.
 mount_point={mount}
 for _ in 1 2 3 4 5 6 7 8 9 10; do
+    blkid -L everstep >/dev/null && break
     for name in $(lsblk -dnpo NAME,TYPE | awk '$2 == "disk" {{ print $1 }}'); do
         if [ -z "$(lsblk -npo FSTYPE,MOUNTPOINT "$name" | tr -d ' \\n')" ] && [ "$(lsblk -no NAME "$name" | wc -l)" = 1 ] \\
             && lsblk -dno MODEL "$name" | grep -q 'Elastic Block Store'; then

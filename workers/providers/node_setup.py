@@ -8,6 +8,7 @@ Everything may be done twice; what is there already is kept. ``setup.state`` say
 from __future__ import annotations
 
 import hashlib
+import http.client
 import io
 import json
 import os
@@ -17,9 +18,8 @@ import subprocess
 import sys
 import tarfile
 import time
-import urllib.error
 import urllib.request
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 UNIT = "everstep-node.service"
@@ -27,6 +27,8 @@ UNITS = Path("/etc/systemd/system")
 _CALL_S = 20.0
 _PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 15.0
+_METADATA_S = 60.0
+"""Less than systemd's patience with a service that starts."""
 _FINAL = (400, 401, 403, 404, 410)
 _HAS_ALL = (
     "import os, sys\n"
@@ -125,9 +127,22 @@ def _bundle(told: dict[str, Any], directory: Path) -> Path:
     shutil.rmtree(fresh, ignore_errors=True)
     if not place.is_dir():
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as tar:
-            tar.extractall(fresh, filter="data")
+            _unpack(tar, fresh)
         fresh.rename(place)
     return place
+
+
+def _unpack(tar: tarfile.TarFile, place: Path, *, has_filters: bool = hasattr(tarfile, "data_filter")) -> None:
+    """Files and folders below ``place``, and nothing else. Python has filters since 3.11.4. Raises Failed, TarError."""
+    if has_filters:
+        tar.extractall(place, filter="data")
+        return
+    for member in tar.getmembers():
+        name = PurePosixPath(member.name)
+        if name.is_absolute() or ".." in name.parts or not (member.isfile() or member.isdir()):
+            message = f"the bundle holds {member.name!r}, which is no file or folder of its own"
+            raise Failed(message)
+    tar.extractall(place)  # noqa: S202  (looked through above)
 
 
 def _fetched(told: dict[str, Any], directory: Path) -> tuple[bytes, str]:
@@ -140,7 +155,7 @@ def _fetched(told: dict[str, Any], directory: Path) -> tuple[bytes, str]:
         try:
             with urllib.request.urlopen(request, timeout=_CALL_S) as answer:
                 return answer.read(), answer.headers["Everstep-Bundle-Sha256"]
-        except (OSError, urllib.error.URLError) as error:
+        except (OSError, http.client.HTTPException) as error:
             code = getattr(error, "code", None)
             if code in _FINAL or time.monotonic() + pause_s > deadline:
                 message = f"{request.full_url} does not give the bundle: {error}"
@@ -191,7 +206,8 @@ def _run(*command: str) -> None:
 def _start_script(told: dict[str, Any], directory: Path, python: Path, code: Path) -> str:
     """``start_tag``: which start of the host this is, the provider writes on the instance, whose metadata tell it at each boot."""
     setup = f"{shlex.quote(sys.executable)} -I -S {directory}/setup.py {directory}/told.json"
-    ask = f"EVERSTEP_HOST_START=$({setup} start) && export EVERSTEP_HOST_START || true\n" if told["start_tag"] else ""
+    asked = f"if start=$({setup} start); then EVERSTEP_HOST_START=$start; export EVERSTEP_HOST_START; fi\n"
+    ask = asked if told["start_tag"] else ""  # what it was told at first stands if there is no answer
     return _START.format(
         directory=shlex.quote(str(directory)), ask=ask, python=shlex.quote(str(python)), code=shlex.quote(str(code))
     )
@@ -222,7 +238,19 @@ def _of_metadata(url: str) -> dict[str, str]:
     return {name: _ask_metadata(url, path) for name, path in told.items()}
 
 
-def _ask_metadata(url: str, path: str) -> str:
+def _ask_metadata(url: str, path: str, patience_s: float = _METADATA_S) -> str:
+    """Asks again for a while: the network may come up after us. Raises OSError, HTTPException."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return _metadata(url, path)
+        except (OSError, http.client.HTTPException) as error:
+            if getattr(error, "code", None) in _FINAL or time.monotonic() + _PAUSE_S > deadline:
+                raise
+        time.sleep(_PAUSE_S)
+
+
+def _metadata(url: str, path: str) -> str:
     """With a session token, as version 2 of the service wants it."""
     lasting = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
     with urllib.request.urlopen(
@@ -254,9 +282,10 @@ def _entry(arguments: list[str]) -> int:
     _write(state, "running\n", 0o600)
     try:
         main(told, os.environ.get("PATH", os.defpath))  # noqa: TID251  (an entry point)
-    except (Failed, OSError, subprocess.SubprocessError, tarfile.TarError) as error:
-        _write(state, f"failed: {error}\n", 0o600)
-        sys.stderr.write(f"everstep: {error}\n")
+    except Exception as error:  # noqa: BLE001  (whoever waits for the state must not wait for ever)
+        says = str(error) if isinstance(error, (Failed, OSError)) else f"{type(error).__name__}: {error}"
+        _write(state, f"failed: {says}\n", 0o600)
+        sys.stderr.write(f"everstep: {says}\n")
         return 1
     _write(state, "done\n", 0o600)
     return 0

@@ -154,6 +154,19 @@ def test_a_host_that_is_started_anew_is_healthy_until_it_is_struck_again(scene: 
     assert second.id != first.id
 
 
+def test_a_line_at_the_same_place_is_another_occurrence_after_another_start_or_in_a_log_that_was_cut_off(scene: Scene) -> None:
+    scene.say(XID_79)
+    watch = scene.watch("one")
+    (first,) = watch.hear(device_of)
+    (of_another_start,) = scene.watch("two").hear(device_of)
+    scene.log.write_text("")
+    assert watch.hear(device_of) == []
+    scene.now += WINDOW_S + 0.1
+    scene.say(XID_79.replace("pid=12", "pid=34"))
+    (after_the_cut,) = watch.hear(device_of)
+    assert len({first.id, of_another_start.id, after_the_cut.id}) == 3
+
+
 @pytest.mark.parametrize(
     ("code", "wanted"),
     [(31, HardwareState.HEALTHY), (94, HardwareState.HEALTHY), (73, HardwareState.UNHEALTHY), (79, HardwareState.UNHEALTHY),

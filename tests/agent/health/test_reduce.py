@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -129,3 +130,50 @@ def test_somebody_else_s_sum_is_waited_for_and_no_second_one_is_begun(tmp_path):
         await reducer.stop()
 
     asyncio.run(scene())
+
+
+def test_a_node_that_asks_others_to_sum_up_declines_until_it_is_done(tmp_path):
+    async def scene() -> None:
+        begun, ends = asyncio.Event(), asyncio.Event()
+
+        async def child(_command: list[str], _limit_s: float) -> tuple[int, str]:
+            begun.set()
+            await ends.wait()
+            return 0, '{"mib_per_s": 100.0, "ms": 1.0}'
+
+        door = links.Door("127.0.0.2", lambda _address, _port: True)
+        port = await door.open()
+        reducer = reduce.Reducer("127.0.0.1", Limits(), child=child, is_busy=lambda: False)
+        examining = asyncio.create_task(reducer.examine(Check("c1", (KIND,), (Peer("127.0.0.2", port),))))
+        await asyncio.wait_for(begun.wait(), 5)
+        assert not reducer.join("127.0.0.3", 1)
+        ends.set()
+        assert {finding.verdict for finding in await examining} == {Verdict.PASSED}
+        assert reducer.join("127.0.0.3", 1)
+        await reducer.stop()
+        door.close()
+
+    asyncio.run(scene())
+
+
+def test_two_nodes_that_examine_themselves_at_once_both_come_to_a_sum(tmp_path):
+    async def scene() -> list[Finding]:
+        async def child(command: list[str], _limit_s: float) -> tuple[int, str]:
+            await asyncio.sleep(0.01 * int(command[command.index("--size") + 1]))
+            return 0, '{"mib_per_s": 100.0, "ms": 1.0}'
+
+        limits = replace(Limits(), reduce_pause_s=0.2)
+        nodes = [reduce.Reducer(f"127.0.0.{index}", limits, child=child, is_busy=lambda: False) for index in (1, 2)]
+        doors = [links.Door(f"127.0.0.{index}", node.join) for index, node in enumerate(nodes, 1)]
+        ports = [await door.open() for door in doors]
+        peers = [Peer("127.0.0.2", ports[1]), Peer("127.0.0.1", ports[0])]
+        found = await asyncio.gather(
+            *(node.examine(Check("c1", (KIND,), (peer,))) for node, peer in zip(nodes, peers, strict=True))
+        )
+        for node, door in zip(nodes, doors, strict=True):
+            await node.stop()
+            door.close()
+        return [finding for findings in found for finding in findings]
+
+    found = asyncio.run(scene())
+    assert [finding.verdict for finding in found] == [Verdict.PASSED] * 4

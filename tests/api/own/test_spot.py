@@ -115,6 +115,16 @@ def test_a_policy_that_cannot_be_is_refused_by_name(ours: Any, world: dict[str, 
     assert says in message
 
 
+@pytest.mark.parametrize("absurd", [float("nan"), float("inf"), -float("inf"), 1e18])
+def test_a_notice_whose_times_no_calendar_has_counts_as_one_that_does_not_say_when(
+    world: dict[str, str], sessions: Sessions, absurd: float
+):
+    with unit_of_work(sessions) as session:
+        node = nodes.get(session, world["node"], lock=True)
+        TELL[SpotNotice](session, node, SpotNotice(NoticeKind.INTERRUPTION, at=absurd, deadline=absurd), NOW)
+        assert (node.leave_by, node.takes_work) == (NOW + timedelta(seconds=120), False)
+
+
 def test_what_an_agent_reports_of_its_provider_is_a_notice_and_told_back_is_its_end(
     ours: Any, world: dict[str, str], sessions: Sessions
 ):

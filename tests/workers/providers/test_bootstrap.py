@@ -221,6 +221,16 @@ def test_an_instance_learns_its_name_address_and_start_from_its_metadata(door: D
     assert (known["EVERSTEP_NODE_ADDRESS"], known["EVERSTEP_HOST_START"]) == ("127.0.0.1", "3")
 
 
+def test_an_instance_whose_metadata_do_not_tell_its_start_keeps_what_it_was_told(
+    door: Door, node_id: str, tmp_path: Path, metadata: str
+):
+    told = {"environ": {"EVERSTEP_HOST_START": "7"}, "metadata_url": metadata, "start_tag": "everstep:no-such-tag"}
+    done = run(script(door, node_id, tmp_path, **told))
+    assert done.returncode == 0, done.stderr
+    until(lambda: processes(node_id), "a node of the instance's own name")
+    assert environ_of(node_id)["EVERSTEP_HOST_START"] == "7"
+
+
 def test_a_host_that_starts_again_needs_only_its_start_script(door: Door, node_id: str, tmp_path: Path):
     """As systemd runs it at each boot."""
     assert run(script(door, node_id, tmp_path, starts=False)).returncode == 0

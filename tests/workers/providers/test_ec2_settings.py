@@ -8,6 +8,7 @@ import subprocess
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from types import MappingProxyType
 
 import pytest
@@ -109,6 +110,28 @@ def test_user_data_is_a_script_that_a_shell_can_read(disks):
     assert shell
     read = subprocess.run([shell, "-n"], input=script, text=True, capture_output=True, check=False)
     assert (read.returncode, read.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("has_volume", [True, False])
+def test_no_disk_is_formatted_where_a_volume_of_ours_is_there_already(tmp_path: Path, has_volume: bool):
+    script = UserData("http://10.0.0.5:8000", "s3://bucket/prefix").script(replace(spec(), disks=(Disk(500, mount="/data"),)))
+    formatting = script[script.index("mount_point=") : script.index("if blkid")]
+    tools = {
+        "blkid": f"exit {0 if has_volume else 2}",
+        "lsblk": 'case "$1" in -dnpo) echo "/dev/none disk";; -no) echo none;; -dno) echo "Amazon Elastic Block Store";; esac',
+        "mkfs.ext4": f'echo "$@" >>{tmp_path}/formatted',
+        "sleep": "",
+    }
+    for name, text in tools.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    shell = shutil.which("sh")
+    assert shell
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run([shell, "-eu"], input=formatting, text=True, capture_output=True, check=False, env=path, timeout=20)
+    assert (done.returncode, done.stderr) == (0, "")
+    formatted = tmp_path / "formatted"
+    assert (formatted.read_text() if formatted.exists() else "") == ("" if has_volume else "-q -L everstep /dev/none\n")
 
 
 def test_every_type_of_the_catalogue_is_named_as_ec2_names_it():
