@@ -106,7 +106,7 @@ def test_a_fault_of_every_node_at_once_replaces_one_and_asks(plane):
         told = HardwareFault("f1", "nvidia", "xid:74", FaultClass.REPLACE, "T", "R", "e", plane.clock.at.timestamp())
         with unit_of_work(plane.sessions) as session:
             TELL[HardwareFault](session, nodes.get(session, node.id, lock=True), told, plane.clock.at)
-    plane.run(60, every=10)
+    plane.run(60, every=2)
     assert len({node.id for node in before} - ids(plane, cluster_id)) <= 1
     held = [node for node in plane.nodes(cluster_id) if node.schedulability != "Schedulable"]
     assert len(held) >= 3

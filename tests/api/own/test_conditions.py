@@ -69,7 +69,7 @@ def test_a_label_that_cannot_be_is_refused_and_nothing_is_written(
     rest: Rest, cluster: str, node: Node, sessions: Sessions, asked: dict[str, Any], words: str
 ):
     answer = rest("POST", f"/v1/clusters/{cluster}/nodes/{node.instance_id}/labels", json=asked)
-    assert answer.status_code == 400
+    assert answer.status_code == 422
     assert words in answer.json()["detail"]
     with sessions() as session:
         assert session.get_one(Node, node.id).labels == {}
