@@ -25,7 +25,8 @@ from tests.api.own.conftest import Rest
 from tests.api.own.test_doors import refused
 
 C5 = "ml.c5.xlarge"
-NOW = WallClock().now()
+NOW = WallClock().now().replace(microsecond=0)
+"""In whole seconds: older clients send no others."""
 
 
 def spot_group(name: str, count: int = 1, **more: Any) -> Any:
