@@ -209,7 +209,8 @@ class Front:
         states = next((name[: -len("Name")] for name, value in wish.items() if value == "instance-state-name"), None)
         ending = {instance_id for instance_id, until in self._ended_at.items() if self.now() < until}
         if states is not None and ending:
-            body = urlencode({**wish, f"{states}Value.9": "terminated"}).encode()
+            asked = sum(name.startswith(f"{states}Value.") for name in wish)
+            body = urlencode({**wish, f"{states}Value.{asked + 1}": "terminated"}).encode()
         status, answer = self._ask(body, headers)
         if status != 200:
             return status, answer
