@@ -64,10 +64,12 @@ def describe(work: Work, cluster: str, node_id: str) -> HealthView:
 
 
 def listed(work: Work, cluster: str, cut: Cut, *, node_id: str | None, open_only: bool) -> Page[Condition]:
-    """Raises NotFound: no such cluster, or no such node in it."""
+    """By a logical id, also those of the nodes that had the place before. Raises NotFound: no such cluster, or no such node in it."""
     found = clusters.find(work.session, cluster)
-    of_nodes = None if node_id is None else [_node(work, found, node_id).id]
-    return queries.listed(work.session, found.id, cut, node_ids=of_nodes, open_only=open_only)
+    node = None if node_id is None else _node(work, found, node_id)
+    place = node.logical_id if node is not None and node_id != node.instance_id else None
+    alone = node.id if node is not None and place is None else None
+    return queries.listed(work.session, found.id, cut, place=place, node_id=alone, open_only=open_only)
 
 
 def label(work: Work, asked: Labelling) -> HealthView:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -53,12 +52,14 @@ def of_node(session: Session, node_id: str, *, limit: int = 100) -> list[Conditi
 
 
 def listed(
-    session: Session, cluster_id: str, cut: Cut, *, node_ids: Sequence[str] | None = None, open_only: bool = False
+    session: Session, cluster_id: str, cut: Cut, *, place: str | None = None, node_id: str | None = None, open_only: bool = False
 ) -> Page[Condition]:
-    """The conditions of a cluster's nodes, or of some of them, in the order in which they were heard of."""
+    """The conditions of a cluster's nodes, of one of them, or of all that had a place (a logical id), in the order in which they were heard of."""
     statement = select(Condition).where(Condition.cluster_id == cluster_id)
-    if node_ids is not None:
-        statement = statement.where(Condition.node_id.in_(node_ids))
+    if place is not None:
+        statement = statement.where(Condition.logical_id == place)
+    if node_id is not None:
+        statement = statement.where(Condition.node_id == node_id)
     if open_only:
         statement = statement.where(Condition.ended_at.is_(None))
     return page(session, statement, (Condition.created_at, Condition.sequence), lambda row: (row.created_at, row.sequence), cut)

@@ -91,10 +91,15 @@ def report_notice_over(session: Session, node: Node, kind: NoticeKind, *, now: d
 
 def settle_evacuating(session: Session, notice: Notice, node: Node, *, why: str, now: datetime) -> None:
     """What runs on the locked node is to leave for this notice's sake; of an interruption that was told with the report."""
-    if notice.kind is NoticeKind.REBALANCE:
-        settle_leaving(session, node, by=None, why=notice.why, now=now)
+    settle_left_for(session, notice, node, now=now)
     settle_notice(session, notice, NoticeState.EVACUATING, why=why, now=now)
     nudge(session, Cluster.KIND, notice.cluster_id)
+
+
+def settle_left_for(session: Session, notice: Notice, node: Node, *, now: datetime) -> None:
+    """What runs on the locked node is told to leave by the notice's deadline, unless it is told to for another reason: that one may be sooner."""
+    if node.leave_why is None:
+        settle_leaving(session, node, by=notice.deadline, why=notice.why, now=now)
 
 
 def settle_notice(session: Session, notice: Notice, new: NoticeState, *, why: str, now: datetime) -> None:

@@ -17,7 +17,7 @@ from workers.plans.decision import Decision
 HELD_FOR = timedelta(seconds=20)
 """How long a node stays after the notice, and after its last process has ended; not beyond the deadline."""
 LOOK_AGAIN = timedelta(seconds=1)
-"""While something runs there: the nudge of its end may be lost."""
+"""While a node is left: the nudge of what ends there, or of another reason for leaving that has ended, may be lost."""
 _WATCHED_EVERY = timedelta(seconds=15)
 _GOING = (NodeState.RELEASING, NodeState.GONE)
 
@@ -40,10 +40,19 @@ class NoticeSeen:
     was_lost: bool = False
     was_struck: bool = False
     leaves_on_rebalance: bool = False
+    is_left: bool = True
+    """Whether what runs on the node is told to leave, for whatever reason: one that has ended may have taken ours with it."""
 
 
 @dataclass(frozen=True)
 class Evacuate:
+    why: str
+
+
+@dataclass(frozen=True)
+class TellAgain:
+    """What runs on the node must leave for this notice's sake still."""
+
     why: str
 
 
@@ -61,7 +70,7 @@ class Conclude:
     why: str
 
 
-Action = Evacuate | Release | Conclude
+Action = Evacuate | TellAgain | Release | Conclude
 
 
 def plan(seen: NoticeSeen, now: datetime) -> Decision[Action]:
@@ -85,12 +94,12 @@ def _evacuating(seen: NoticeSeen, now: datetime) -> Decision[Action]:
         if seen.is_busy:
             return Decision((Release(NoticeState.LOST, "The provider takes the host now; work was still on it."),))
         return Decision((Release(NoticeState.EVACUATED, "The provider takes the host now; nothing was left on it."),))
-    if seen.is_busy:
-        return Decision((), LOOK_AGAIN if left is None else min(LOOK_AGAIN, left))
+    if not seen.is_left and seen.is_wanted:
+        return Decision((TellAgain("What runs on the node has still to leave."),), timedelta(0))
     rest = timedelta(0) if seen.emptied_at is None else seen.emptied_at + HELD_FOR - now
-    if rest <= timedelta(0):
+    if not seen.is_busy and rest <= timedelta(0):
         return Decision((Release(NoticeState.EVACUATED, "The provider takes the host, and nothing is left on it."),))
-    return Decision((), rest if left is None else min(rest, left))
+    return Decision((), LOOK_AGAIN if left is None else min(LOOK_AGAIN, left))
 
 
 def _gone(seen: NoticeSeen) -> Conclude:

@@ -45,6 +45,7 @@ class SpotReconciler:
             was_lost=node.lost_because is not None,
             was_struck=_was_struck(node, processes),
             leaves_on_rebalance=policy is not None and policy.leave_on_rebalance,
+            is_left=node.leave_why is not None,
         )
 
     def plan(self, seen: plans.NoticeSeen, now: datetime) -> Decision[plans.Action]:
@@ -60,6 +61,8 @@ class SpotReconciler:
             match action:
                 case plans.Evacuate(why=why):
                     changes.settle_evacuating(session, notice, node, why=why, now=now)
+                case plans.TellAgain():
+                    changes.settle_left_for(session, notice, node, now=now)
                 case plans.Release(new=new, why=why):
                     changes.settle_taken(session, node, why=why, now=now)
                     changes.settle_notice(session, notice, new, why=why, now=now)

@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from models.clock import WallClock
+from models.cluster.table import InstanceGroup
 from models.condition import changes
 from models.condition.changes import Finding
 from models.condition.states import FaultClass
 from models.condition.table import RepairHold
 from models.ids import new_hold_id
+from models.node.changes import settle_wanted_node
 from models.node.labels import HEALTH
 from models.node.table import Node
 from models.session import Sessions, unit_of_work
@@ -43,6 +46,18 @@ def test_conditions_are_listed_page_by_page_and_only_open_ones_if_that_is_asked(
     assert [one["Code"] for one in ours.list_node_conditions(ClusterName=cluster)["Conditions"]] == ["xid:73"]
     ours.label_cluster_node(ClusterName=cluster, NodeId=node.instance_id, Labels={HEALTH: "Schedulable"})
     assert ours.list_node_conditions(ClusterName=cluster, Open=True)["Conditions"] == []
+    assert len(ours.list_node_conditions(ClusterName=cluster, NodeId=node.logical_id)["Conditions"]) == 1
+
+
+def test_a_places_conditions_outlive_the_node_that_had_them(ours: Any, cluster: str, node: Node, sessions: Sessions):
+    with unit_of_work(sessions) as session:
+        settle_wanted_node(
+            session, session.get_one(InstanceGroup, node.group_id), logical_id=node.logical_id, now=WallClock().now()
+        )
+    for name in (node.logical_id, node.instance_id):
+        assert len(ours.list_node_conditions(ClusterName=cluster, NodeId=name)["Conditions"]) == 1, name
+    with unit_of_work(sessions) as session:
+        session.get_one(Node, node.id).instance_id = None
     assert len(ours.list_node_conditions(ClusterName=cluster, NodeId=node.logical_id)["Conditions"]) == 1
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from models.node.states import NodeState
 from models.spot.states import NOTICE, NoticeKind, NoticeState
-from workers.plans.spot import HELD_FOR, Conclude, Evacuate, NoticeSeen, Release, plan
+from workers.plans.spot import HELD_FOR, Conclude, Evacuate, NoticeSeen, Release, TellAgain, plan
 
 NOW = datetime(2031, 5, 1, tzinfo=UTC)
 LEAVING = NoticeSeen(NoticeState.EVACUATING, NoticeKind.INTERRUPTION, deadline=NOW + timedelta(seconds=120))
@@ -43,13 +43,19 @@ def test_a_busy_node_stays_until_the_deadline_and_is_then_taken_with_its_work():
 
 def test_a_node_that_has_emptied_stays_a_moment_for_those_who_fetch_from_its_memory():
     empty = replace(LEAVING, emptied_at=NOW)
-    assert plan(empty, NOW).again_in == HELD_FOR
+    assert plan(empty, NOW + HELD_FOR - timedelta(seconds=2)).actions == ()
     assert states(plan(empty, NOW + HELD_FOR)) == [NoticeState.EVACUATED]
+
+
+def test_a_notice_that_stands_says_so_again_when_another_reason_for_leaving_has_ended():
+    [action] = plan(replace(LEAVING, is_busy=True, is_left=False), NOW).actions
+    assert isinstance(action, TellAgain)
+    assert plan(replace(LEAVING, is_busy=True, is_left=False, is_wanted=False), NOW).actions == ()
 
 
 def test_that_moment_ends_with_the_deadline():
     late = replace(LEAVING, deadline=NOW + timedelta(seconds=3), emptied_at=NOW)
-    assert plan(late, NOW).again_in == timedelta(seconds=3)
+    assert plan(late, NOW + timedelta(seconds=2.5)).again_in == timedelta(seconds=0.5)
     assert states(plan(late, NOW + timedelta(seconds=3))) == [NoticeState.EVACUATED]
 
 
@@ -86,11 +92,15 @@ def test_a_node_that_goes_first_ends_its_notice_by_what_was_on_it(seen, new):
         was_lost=st.booleans(),
         was_struck=st.booleans(),
         leaves_on_rebalance=st.booleans(),
+        is_left=st.booleans(),
     )
 )
 def test_every_conclusion_is_a_legal_move_and_every_open_notice_is_looked_at_again(seen):
     decision = plan(seen, NOW)
     for action in decision.actions:
+        if isinstance(action, TellAgain):
+            assert seen.state is NoticeState.EVACUATING
+            continue
         new = NoticeState.EVACUATING if isinstance(action, Evacuate) else action.new
         NOTICE.check(seen.state, new)
     if not NOTICE.is_terminal(seen.state) and not decision.actions:

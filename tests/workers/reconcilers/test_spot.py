@@ -192,6 +192,20 @@ def test_a_recommendation_only_warns_unless_the_policy_says_otherwise(plane):
     assert plane.states()["node"] == ["ready"] * 2
 
 
+def test_of_two_notices_the_one_with_a_deadline_counts_and_the_other_when_that_is_taken_back(plane):
+    here = serving(plane, spot_group())
+    first, _ = plane.nodes(here)
+    policy(plane, here, fallback_groups=(), leave_on_rebalance=True)
+    announce(plane, first.id)
+    announce(plane, first.id, kind=NoticeKind.REBALANCE)
+    plane.run(2)
+    assert plane.node(first.id).leave_by is not None
+    withdraw(plane, first.id)
+    plane.run(2)
+    node = plane.node(first.id)
+    assert (node.leave_by, "recommends" in str(node.leave_why)) == (None, True)
+
+
 def test_a_spot_node_that_its_provider_takes_without_a_word_counts_as_an_interruption(plane):
     here = serving(plane, spot_group())
     node = plane.nodes(here)[0]
