@@ -35,6 +35,7 @@ from models.node.states import NodeState
 from models.node.table import Node
 from models.session import Sessions, unit_of_work
 from tests import rows
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[1]
 MASTER_KEY = bytes(range(32))
@@ -43,10 +44,10 @@ TOKEN = "token-of-the-tests"
 
 def wait_for(claim: Callable[[], Any], within_s: float = 10.0) -> Any:
     """Until the claim holds; returns what it returned."""
-    deadline = time.monotonic() + within_s
+    deadline = time.monotonic() + within_s * PATIENCE
     while not (found := claim()):
         if time.monotonic() > deadline:
-            pytest.fail(f"not within {within_s} s: {claim}")
+            pytest.fail(f"not within {within_s * PATIENCE} s: {claim}")
         time.sleep(0.01)
     return found
 

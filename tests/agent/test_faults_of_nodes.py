@@ -19,6 +19,7 @@ from agent.network import Network
 from agent.processes import Record, start_time
 from everstep.notices import SpotNotice
 from everstep.protocol import Fault, FaultReport, ProcessReport, ProcessStatus, Report
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 SIMULATED = {"EVERSTEP_ACCELERATORS": "simulated:nvidia"}
@@ -66,7 +67,7 @@ def stands_still(pid: int) -> bool:
 
 
 async def until(claim: Callable[[], object], within_s: float = 10.0) -> None:
-    deadline = time.monotonic() + within_s
+    deadline = time.monotonic() + within_s * PATIENCE
     while not claim():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)

@@ -15,12 +15,13 @@ import pytest
 
 from everstep.embedded import procfs
 from everstep.protocol import NODE_ID_VARIABLE
+from tests.patience import PATIENCE
 
 SHEPHERD = Path(__file__).parents[2] / "agent" / "shepherd.py"
 
 
 def until(claim, what: str, seconds: float = 10.0):
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds * PATIENCE
     while not (found := claim()):
         assert time.monotonic() < deadline, what
         time.sleep(0.02)

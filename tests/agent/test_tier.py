@@ -19,6 +19,7 @@ from agent.tier import COMMAND, Tier, TierSettings
 from everstep.protocol import Fault, FaultOutcome, Report
 from everstep.tiers import NamespacePlan, TierPlan, TierReport
 from tests.live import ROOT
+from tests.patience import PATIENCE
 
 MIB = 1 << 20
 ADDRESS = f"127.{os.getpid() % 200 + 20}.{os.getpid() // 200 % 250 + 1}"
@@ -69,7 +70,7 @@ class Node:
 
 
 async def until(look: Callable[[], Awaitable[object]], limit_s: float = 30.0):
-    deadline = time.monotonic() + limit_s
+    deadline = time.monotonic() + limit_s * PATIENCE
     while not (found := await look()):
         assert time.monotonic() < deadline, "not within its time"
         await asyncio.sleep(0.01)

@@ -30,6 +30,7 @@ from everstep.handover import Conversation
 from everstep.protocol import Fault, report_from_wire
 from everstep.shards import PORT
 from everstep.tiers import NamespacePlan, TierPeer, TierPlan
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "token-of-the-job"
@@ -43,9 +44,9 @@ def planned(name: str = "ns", **members: Any) -> NamespacePlan:
 
 def until(claim: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
     """What ``claim`` returns once that is true of it. It looks, because another process decides."""
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + patience_s * PATIENCE
     while not (found := claim()):
-        assert time.monotonic() < deadline, f"not within {patience_s:.0f} s: {what}"
+        assert time.monotonic() < deadline, f"not within {patience_s * PATIENCE:.0f} s: {what}"
         time.sleep(0.01)
     return found
 

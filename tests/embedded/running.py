@@ -12,6 +12,7 @@ import pytest
 
 from everstep.embedded import procfs, state
 from everstep.embedded.home import Home
+from tests.patience import PATIENCE
 
 SCRIPT = Path(__file__).with_name("small_stack.py")
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,9 +75,9 @@ def running(home: Home, *extra: str, **how):
 
 def eventually(claim, seconds: float = 15.0):
     """Waits for something that another process is about to do."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds * PATIENCE
     while not (value := claim()):
-        assert time.monotonic() < deadline, f"not within {seconds} s: {claim}"
+        assert time.monotonic() < deadline, f"not within {seconds * PATIENCE} s: {claim}"
         time.sleep(0.02)
     return value
 

@@ -28,6 +28,7 @@ from everstep.protocol import (
     Report,
 )
 from everstep.tiers import SavedReport
+from tests.patience import PATIENCE
 
 BROKEN_PATIENCE_S = 1.5
 _addresses = itertools.count(1)
@@ -110,7 +111,7 @@ class Plane:
 
     async def until(self, claim: Callable[[], bool], limit_s: float) -> None:
         """Raises JobFailed, or TimeoutError with what was known."""
-        deadline = time.monotonic() + limit_s
+        deadline = time.monotonic() + limit_s * PATIENCE
         while not claim():
             if self._failure:
                 raise JobFailed(self._failure)

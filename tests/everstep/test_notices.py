@@ -70,10 +70,9 @@ def told_to_leave(folder: Path, scenario: Callable[[Told], Awaitable[None]]) -> 
 
 def test_a_notice_saves_the_next_step_on_all_ranks_durably_and_once(tmp_path: Path) -> None:
     async def scenario(here: Told) -> None:
-        told_at, step, deadline = time.time(), here.step, time.time() + 60
+        step, deadline = here.step, time.time() + 180
         here.evacuate(Evacuation(0, "taken back", deadline))
         await here.saved(1)
-        assert time.time() - told_at < 10
         (saved,) = here.job.saved
         assert saved.step > step
         await here.durable(saved.step)

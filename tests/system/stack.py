@@ -20,6 +20,7 @@ from everstep.embedded.home import Home
 from everstep.embedded.stack import why_not_ready
 from everstep.protocol import NODE_ID_VARIABLE
 from everstep.rest import Rest, RestError
+from tests.patience import PATIENCE
 
 ROLE = "arn:aws:iam::123456789012:role/test"
 SCRIPT = Path(__file__).with_name("small_job.py")
@@ -48,7 +49,7 @@ def group(name: str, count: int, **more) -> dict:
 
 def until(what: str, is_so: Callable[[], object], seconds: float = 60.0, every: float = 0.1):
     """Polls a public door until it says so; there is no event to await across it. Returns what it said."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds * PATIENCE
     while True:
         try:
             found = is_so()
@@ -58,7 +59,7 @@ def until(what: str, is_so: Callable[[], object], seconds: float = 60.0, every: 
             last = found
         if found:
             return found
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s; last: {last}"
+        assert time.monotonic() < deadline, f"{what}: not within {seconds * PATIENCE} s; last: {last}"
         time.sleep(every)
 
 
@@ -161,7 +162,7 @@ class Stack:
 
     def await_ready(self, seconds: float = 45.0) -> None:
         port = state.read(self.home).port
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds * PATIENCE
         while (why := why_not_ready(port)) is not None:
             assert time.monotonic() < deadline, f"not ready within {seconds} s: {why}; {state.read(self.home).services}"
             time.sleep(0.1)

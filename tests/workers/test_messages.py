@@ -19,6 +19,7 @@ from models.cluster.table import Cluster
 from models.pulse import last_pulses
 from models.session import unit_of_work
 from tests import rows
+from tests.patience import PATIENCE
 from workers.relay import send
 from workers.settings import FAST, SLOW
 
@@ -66,9 +67,9 @@ def worker(program, queues: str):
 
 
 def until(claim, what: str, seconds: float = 40.0):
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds * PATIENCE
     while not (found := claim()):
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        assert time.monotonic() < deadline, f"{what}: not within {seconds * PATIENCE} s"
         time.sleep(0.01)
     return found
 

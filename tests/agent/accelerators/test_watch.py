@@ -126,6 +126,32 @@ def test_a_restart_before_it_has_arrived_tells_the_same_occurrence(scene: Scene)
     assert len({fault.id for fault in first}) == 2
 
 
+def test_a_fault_that_was_heard_and_not_told_is_told_after_a_crash_whatever_was_kept_meanwhile(scene: Scene) -> None:
+    watch = scene.watch()
+    scene.say(XID_79)
+    (heard,) = watch.hear(device_of)
+    (lacking,) = watch.miss(["gpu-b"], "one of two")
+    watch.meet(["gpu-a", "gpu-b"])  # keeps
+    watch.forgive("gpu-a")  # keeps
+    after = scene.watch()
+    (again,) = after.hear(device_of)
+    (lacking_still,) = after.miss(["gpu-b"], "one of two")
+    assert (again.id, lacking_still.id) == (heard.id, lacking.id)
+    assert after.known() == ("gpu-a", "gpu-b")
+
+
+def test_what_was_heard_after_the_last_word_arrived_is_told_after_a_crash(scene: Scene) -> None:
+    watch = scene.watch()
+    scene.say(XID_79)
+    watch.hear(device_of)
+    watch.told()
+    scene.now += WINDOW_S + 0.1
+    scene.say(XID_79)
+    (second,) = watch.hear(device_of)
+    watch.meet(["gpu-a"])  # keeps
+    assert [fault.id for fault in scene.watch().hear(device_of)] == [second.id]
+
+
 def test_two_nodes_never_share_the_name_of_an_occurrence(scene: Scene, tmp_path: Path) -> None:
     scene.say(XID_79)
     (ours,) = scene.watch().hear(device_of)

@@ -31,6 +31,7 @@ from agent.memory_tier.relaying import Relay
 from agent.memory_tier.store import Sealing, Store
 from everstep.shards import Holder, Seal, ShardKind
 from everstep.tiers import NamespacePlan, TierPeer, TierPlan
+from tests.patience import PATIENCE
 
 SECRET = "secret-between-nodes"
 TOKEN = "token-of-the-job"
@@ -178,7 +179,7 @@ def tell(made: list[Node], plan: TierPlan | None = None, *, present: list[Node] 
 
 def until(claim: Callable[[], Any], seconds: float = 20.0) -> Any:
     """What ``claim`` returns once that is true of it: other threads decide."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds * PATIENCE
     while not (found := claim()):
         assert time.monotonic() < deadline, "it does not become true"
         time.sleep(0.005)

@@ -14,6 +14,7 @@ import pytest
 from agent.memory_tier.http import Refusal
 from agent.memory_tier.http_server import Exchange, Limits, Server
 from tests.agent.memory_tier.doors import own_address
+from tests.patience import PATIENCE
 
 ADDRESS = "127.0.67.1"
 QUICK = Limits(idle_s=1.0, head_s=0.5, stall_s=0.5, linger_s=0.3, most_own=45, most_refused=4)
@@ -86,7 +87,7 @@ def status(answer: bytes) -> int:
 
 
 def until(claim: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 20 * PATIENCE
     while not claim():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -22,6 +22,7 @@ import everstep
 from everstep.checkpoint.tiers import Tiers
 from everstep.errors import EverstepError
 from tests.checkpoint.tiers import memory_tiers, planned
+from tests.patience import PATIENCE
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "plain.py"
 
@@ -205,7 +206,7 @@ def test_an_interval_of_no_steps_is_refused() -> None:
 
 
 def until(claim: Callable[[], bool], limit_s: float = 60) -> None:
-    deadline = time.monotonic() + limit_s
+    deadline = time.monotonic() + limit_s * PATIENCE
     while not claim():
         assert time.monotonic() < deadline
         time.sleep(0.02)

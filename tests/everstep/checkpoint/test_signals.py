@@ -14,6 +14,7 @@ import pytest
 import everstep
 from everstep.checkpoint.tiers import Tiers
 from everstep.testing import arm
+from tests.patience import PATIENCE
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "train.py"
 PROGRAM = """
@@ -91,7 +92,7 @@ def steps(folder: Path) -> list[int]:
 
 
 def until(claim: Callable[[], bool], limit_s: float = 60) -> None:
-    deadline = time.monotonic() + limit_s
+    deadline = time.monotonic() + limit_s * PATIENCE
     while not claim():
         assert time.monotonic() < deadline
         time.sleep(0.02)

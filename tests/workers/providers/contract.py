@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.patience import PATIENCE
 from workers.providers.base import HostNotFound, HostRef, HostSpec, InUse, Market, NoCapacity, Provider, Refused, Site, Volume
 
 ENOUGH_S = 20.0
@@ -26,14 +27,14 @@ def spec(claim: str | None = None) -> HostSpec:
 
 
 def until(claim: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + ENOUGH_S
+    deadline = time.monotonic() + ENOUGH_S * PATIENCE
     while not claim():
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
 
 
 def release_for_good(provider: Provider, ref: HostRef) -> None:
-    deadline = time.monotonic() + ENOUGH_S
+    deadline = time.monotonic() + ENOUGH_S * PATIENCE
     while time.monotonic() < deadline:
         try:
             provider.release(ref)
