@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from everstep.local_protocol import ToAgent
+from everstep.evidence import AnomalyReport, StragglerReport
 from everstep.notices import Evacuation
 from everstep.protocol import (
     Assignment,
     Generation,
-    Launch,
     Process,
     ProcessReport,
     ProcessStatus,
-    ProgressReport,
     Report,
     StepReport,
 )
@@ -31,13 +30,16 @@ from everstep.tiers import DurableReport, SavedReport
 
 from . import processes
 from .evacuation import Evacuations, Resident
-from .processes import Exit, Exits, Record, Script
+from .hangs import HUNG_GRACE_S, Hangs
+from .processes import Exit, Exits, Record
+from .progress import Progress
 from .ranks import Door, rank_report
 from .rendezvous import Rendezvous
-from .zygotes import ZygoteFailed, Zygotes
+from .starting import Started, Starter, Variables
+from .zygotes import Zygotes
 
-_PROGRESS_EVERY_S = 0.2
-_MOST_STEPS_A_REPORT = 200
+_CANNOT_START = 127
+"""As shells say."""
 
 
 @dataclass
@@ -56,10 +58,6 @@ class _Running:
         return self.record is not None and self.record.has_exited
 
 
-Variables = Callable[[str, str | None], Awaitable[dict[str, str]]]
-"""What a process of a job is told of its checkpoints, from the job and the namespace that its assignment names."""
-
-
 class Supervisor:
     """One per node. All methods are called from one event loop; ``report`` is called from it too and must not block."""
 
@@ -74,33 +72,40 @@ class Supervisor:
         variables: Variables | None = None,
     ) -> None:
         self._node_id = node_id
-        self._variables = variables
-        self._address = address
         self._state_dir = state_dir
         self._report = report
-        self._environment = {**environment, "EVERSTEP_NODE_ID": node_id}
         self._door = Door(state_dir, self)
         self._rendezvous = Rendezvous(address)
         self._exits = Exits(state_dir / "exits.jsonl")
         self._processes: dict[str, _Running] = {}
         self._assignments: dict[str, Assignment] = {}
         self._zygotes = Zygotes(self._exits.learn)
-        self._steps: dict[tuple[str, int], list[StepReport]] = {}
+        self._starter = Starter(
+            environment={**environment, "EVERSTEP_NODE_ID": node_id},
+            address=address,
+            state_dir=state_dir,
+            socket=self._door.path,
+            variables=variables,
+            zygotes=self._zygotes,
+        )
+        self._progress = Progress(report)
         self._evacuations = Evacuations(self._residents, report)
+        self._hangs = Hangs(report, self.record)
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ------------------------------------------------------------ what the agent calls
 
     async def start(self) -> int:
         """Opens the socket and the rendezvous, adopts what still runs, and returns the rendezvous port."""
-        self._records.mkdir(parents=True, exist_ok=True)
-        for record in processes.read_records(self._records):
+        self._starter.records.mkdir(parents=True, exist_ok=True)
+        for record in processes.read_records(self._starter.records):
             self._adopt(record)
         await self._door.start()
         kept = self._state_dir / "rendezvous.port"
         port = await self._rendezvous.start(int(kept.read_text()) if kept.exists() else 0)
         kept.write_text(str(port))
-        self._run(self._flush_progress())
+        self._run(self._progress.run())
+        self._run(self._hangs.run())
         return port
 
     def inventory(self) -> tuple[ProcessReport, ...]:
@@ -154,7 +159,7 @@ class Supervisor:
         await self._door.stop()
         await self._rendezvous.stop()
         await self._zygotes.stop()
-        self._tell_progress()
+        self._progress.tell()
 
     def _residents(self) -> list[Resident]:
         found = []
@@ -191,14 +196,20 @@ class Supervisor:
                     self._report(replace(self._process_report(process), status=ProcessStatus.READY))
             case ToAgent.PROGRESS:
                 step = StepReport(message["step"], message["seconds"], message["at"], message.get("loss"))
-                self._steps.setdefault((running.job, message["generation"]), []).append(step)
+                self._progress.add(running.job, message["generation"], step)
+            case ToAgent.PULSE:
+                self._hangs.hear(running.job, process, message)
+            case ToAgent.STRAGGLER:
+                self._report(StragglerReport.from_wire({**message, "job": running.job, "process": process}))
+            case ToAgent.ANOMALY:
+                self._report(AnomalyReport.from_wire({**message, "job": running.job, "process": process}))
             case ToAgent.SAVED:
                 self._report(SavedReport.from_wire({**message, "job": running.job}))
             case ToAgent.DURABLE:
                 self._report(DurableReport.from_wire({**message, "namespace": self._namespace(running.job)}))
             case _:
                 running.is_finished = kind is ToAgent.FINISHED
-                self._tell_progress()
+                self._progress.tell()
                 self._report(rank_report(running.job, process, kind, message))
 
     def _namespace(self, job: str) -> str:
@@ -208,71 +219,18 @@ class Supervisor:
 
     # ------------------------------------------------------------ starting
 
-    @property
-    def _records(self) -> Path:
-        return self._state_dir / "processes"
-
-    def _record_path(self, process: str) -> Path:
-        return self._records / f"{process}.json"
-
-    def _log_path(self, job: str, name: str) -> Path:
-        folder = self._state_dir / "jobs" / job
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder / f"{name}.log"
-
     async def _launch(self, process: Process, assignment: Assignment) -> None:
-        job, launch, log = assignment.job, assignment.launch, self._log_path(assignment.job, process.id)
-        common = processes.launch_environment(self._environment, launch)
-        own = processes.process_environment(process, assignment.generation, launch, job=job, address=self._address)
-        own["EVERSTEP_DURABLE_URL"] = processes.durable_url(self._environment)
-        own["EVERSTEP_SOCKET"] = str(self._door.path)
-        if self._variables is not None:
-            own |= await self._variables(job, launch.env.get("EVERSTEP_NAMESPACE"))
-        script = processes.as_script(launch)
-        try:
-            if script is None or not await self._fork(script, process, launch, common, own, job, log):
-                self._spawn(process, launch, {**common, **own}, job, log)
-        except OSError as error:
-            with log.open("a") as stream:
-                stream.write(f"everstep: cannot start {' '.join(launch.command)}: {error}\n")
-            record = Record(job, process.id, str(log), pid=0, start_time=0)
-            self._processes[process.id].record = record
-            self._ended(process.id, Exit(code=127))
+        self._started(await self._starter.start(process, assignment))
 
-    async def _fork(
-        self, script: Script, process: Process, launch: Launch, common: dict[str, str], own: dict[str, str], job: str, log: Path
-    ) -> bool:
-        """False when there is no zygote to fork from: an interpreter without torch or everstep, say."""
-        request = {
-            "process": process.id,
-            "script": script.path,
-            "arguments": list(script.arguments),
-            "working_dir": launch.working_dir,
-            "env": own,
-            "log": str(log),
-            "record": str(self._record_path(process.id)),
-            "record_members": {"job": job, "process": process.id, "log": str(log)},
-        }
-        try:
-            zygote = await self._zygotes.get(script.interpreter, common, self._log_path(job, "zygote"), job)
-            pid = await zygote.fork(request)
-        except ZygoteFailed:
-            return False
-        start = processes.start_time(pid) or 0
-        self._started(Record(job, process.id, str(log), pid, start))
-        return True
-
-    def _spawn(self, process: Process, launch: Launch, environment: dict[str, str], job: str, log: Path) -> None:
-        child = processes.spawn(processes.resolved(launch), environment, launch.working_dir, log)
-        record = Record(job, process.id, str(log), child.pid, processes.start_time(child.pid) or 0)
-        record.write(self._record_path(process.id))
-        self._started(record, child)
-
-    def _started(self, record: Record, child: Any = None) -> None:
+    def _started(self, started: Started) -> None:
+        record = started.record
         running = self._processes[record.process]
         running.record = record
+        if not record.pid:
+            self._ended(record.process, Exit(code=_CANNOT_START))
+            return
         self._report(self._process_report(record.process))
-        self._exits.watch(record.pid, lambda ended: self._ended(record.process, ended), child)
+        self._exits.watch(record.pid, lambda ended: self._ended(record.process, ended), started.child)
         if running.is_dismissed:
             self._let_go(record.process, running, 0.0)
 
@@ -297,8 +255,8 @@ class Supervisor:
         if running.record is None:
             return
         running.record = replace(running.record, has_exited=True, exit_code=ended.code, exit_signal=ended.signal)
-        running.record.write(self._record_path(process))
-        self._tell_progress()
+        running.record.write(self._starter.record_path(process))
+        self._progress.tell()
         self._report(self._process_report(process))
         assignment = self._assignments.get(running.job)
         if assignment is not None and all(process != listed.id for listed in assignment.processes):
@@ -311,7 +269,8 @@ class Supervisor:
         running.is_dismissed = True
         if running.record is None or running.ending is not None:
             return  # still being started: it is let go as soon as it exists
-        running.ending = self._run(self._end(process, running.record, grace_s))
+        patience = min(grace_s, HUNG_GRACE_S) if self._hangs.is_hung(process) else grace_s
+        running.ending = self._run(self._end(process, running.record, patience))
 
     async def _end(self, process: str, record: Record, grace_s: float) -> None:
         """DISMISS, half of the grace later SIGTERM, at its end SIGKILL. Who does not listen on the socket gets SIGTERM at once."""
@@ -327,7 +286,8 @@ class Supervisor:
 
     def _forget(self, process: str) -> None:
         running = self._processes.pop(process, None)
-        self._record_path(process).unlink(missing_ok=True)
+        self._hangs.forget(process)
+        self._starter.record_path(process).unlink(missing_ok=True)
         if running is not None and not self._is_wanted(running.job):
             self._assignments.pop(running.job, None)
         self._zygotes.release(self._is_wanted)
@@ -362,17 +322,6 @@ class Supervisor:
             signal=record.exit_signal,
             tail=processes.tail_of(record.log),
         )
-
-    async def _flush_progress(self) -> None:
-        while True:
-            await asyncio.sleep(_PROGRESS_EVERY_S)
-            self._tell_progress()
-
-    def _tell_progress(self) -> None:
-        waiting, self._steps = self._steps, {}
-        for (job, generation), steps in waiting.items():
-            for first in range(0, len(steps), _MOST_STEPS_A_REPORT):
-                self._report(ProgressReport(job, generation, tuple(steps[first : first + _MOST_STEPS_A_REPORT])))
 
     def _run(self, work: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
