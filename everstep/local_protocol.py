@@ -5,7 +5,11 @@ Standard library only.
 
 from __future__ import annotations
 
+import signal
 from enum import StrEnum
+
+STACKS_SIGNAL = signal.SIGRTMIN + 9
+"""Has a training process that has told a pulse write the stacks of all its threads to its log."""
 
 
 class ToAgent(StrEnum):
@@ -24,11 +28,18 @@ class ToAgent(StrEnum):
     FINISHED = "finished"
     """generation, step, digest"""
     FAILED = "failed"
-    """generation, traceback"""
+    """generation, traceback, stays (false if absent): the process lives on and waits for a generation to try again in"""
     SAVED = "saved"
     """step, stall_s, seconds, nbytes, memory_every, durable_every, why"""
     DURABLE = "durable"
     """namespace, step, world_size, nbytes, at, save: this process has committed a step to the object store, past any memory tier"""
+    PULSE = "pulse"
+    """generation, step, seconds (since the last progress; null when none is expected), limit_s; and when the limit has passed, and again whenever that
+    time has doubled: is_waiting (in a collective), stack. Told every second by itself."""
+    STRAGGLER = "straggler"
+    """generation, step, own_s, others_s, steps"""
+    ANOMALY = "anomaly"
+    """generation, step, what, action, words"""
 
 
 class ToProcess(StrEnum):

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, get_args
 
+from everstep.evidence import AnomalyReport, HungReport, StragglerReport
 from everstep.examination import HealthReport
 from everstep.hardware import HardwareFault, HardwareReport
 from everstep.notices import CutReport, SpotNotice
@@ -26,6 +27,8 @@ PROTOCOL_VERSION = 1
 VERSION = "0.1.0"
 """Of this Everstep: what agents register with, and the image release that nodes start from unless an operator registers another."""
 NODE_ID_VARIABLE = "EVERSTEP_NODE_ID"
+PREFETCH_VARIABLE = "EVERSTEP_PREFETCH_DIR"
+"""Where a job's processes on a node keep batches that they have prepared; the agent makes the folder, and takes it away with the job."""
 FAULTS_VARIABLE = "EVERSTEP_FAULTS"
 """A file of faults to inject (``everstep.testing.faults``): the one variable of ours that a job file may set."""
 
@@ -226,12 +229,13 @@ class FinishedReport(Wire):
 
 @dataclass(frozen=True)
 class FailedReport(Wire):
-    """User code raised. The process exits after this; ``traceback`` is what the user needs to see."""
+    """User code raised; ``traceback`` is what the user needs to see. The process exits after this, unless it ``stays`` to try again."""
 
     job: str
     process: str
     generation: int
     traceback: str
+    stays: bool = False
     kind: str = "failed"
 
 
@@ -312,6 +316,9 @@ Report = (
     | HardwareFault
     | SpotNotice
     | CutReport
+    | HungReport
+    | StragglerReport
+    | AnomalyReport
 )
 REPORTS: dict[str, type[Report]] = {cls.kind: cls for cls in get_args(Report)}
 

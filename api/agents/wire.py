@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Discriminator, Tag, TypeAdapter, ValidationError
 
 from everstep import protocol
+from everstep.evidence import AnomalyReport, HungReport, StragglerReport
 from everstep.examination import HealthReport
 from everstep.hardware import HardwareFault, HardwareReport
 from everstep.notices import CutReport, SpotNotice
@@ -52,7 +53,10 @@ AnyReport = Annotated[
     | Annotated[HardwareReport, Tag("hardware")]
     | Annotated[HardwareFault, Tag("hardware_fault")]
     | Annotated[SpotNotice, Tag("spot_notice")]
-    | Annotated[CutReport, Tag("cut")],
+    | Annotated[CutReport, Tag("cut")]
+    | Annotated[HungReport, Tag("hung")]
+    | Annotated[StragglerReport, Tag("straggler")]
+    | Annotated[AnomalyReport, Tag("anomaly")],
     Discriminator(_kind),
 ]
 

@@ -15,7 +15,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
-from api.operations import evacuation_reports, hardware_reports, notice_reports, tier_reports
+from api.operations import evacuation_reports, evidence_reports, hardware_reports, notice_reports, tier_reports
 from api.operations.agents import OtherBoot, identify, report_process
 from everstep import protocol
 from everstep.examination import HealthReport
@@ -214,4 +214,5 @@ _TELL: dict[type[protocol.Report], Callable[[Session, Node, Any, datetime], None
     **hardware_reports.TELL,
     **notice_reports.TELL,
     **evacuation_reports.TELL,
+    **evidence_reports.TELL,
 }

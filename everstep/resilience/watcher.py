@@ -25,18 +25,20 @@ _RECONNECT_S = 0.05
 _RETOLD_STEPS = 64
 _LONGEST_READ = 1 << 16
 _SAME_NOTICE_S = 1.0
+_PULSE_S = 1.0
 
 
 class Watcher:
     """``newest`` is the newest generation heard of, member or not; ``notice`` says that the node is about to go, None while it is not.
 
-    ``on_notice`` is called once for each notice, in the watcher's thread.
+    ``on_notice`` is called once for each notice, in the watcher's thread; so is ``pulse`` every second, for what is told of this process's health.
     """
 
     def __init__(self, socket_path: str, process: str, on_newer: Callable[[int], None]) -> None:
         self.newest: Generation | None = None
         self.notice: Evacuation | None = None
         self.on_notice: Callable[[], None] = _nobody
+        self.pulse: Callable[[], dict[str, Any] | None] = _unwell
         self.is_dismissed = False
         self._path = socket_path
         self._process = process
@@ -112,14 +114,18 @@ class Watcher:
     def _converse(self, agent: socket.socket) -> None:
         agent.setblocking(False)
         unread, unsent = b"", b""
+        pulse_at = time.monotonic()
         while True:
+            if time.monotonic() >= pulse_at:
+                unsent += self._beat(is_free=not unsent)
+                pulse_at = time.monotonic() + _PULSE_S
             with self._lock:
                 while self._outbox:
                     unsent += json.dumps(self._outbox.popleft()).encode() + b"\n"
             unsent = unsent[_send(agent, unsent) :]
             (self._idle.clear if unsent else self._idle.set)()
             watched: list[socket.socket | int] = [agent, self._wake]
-            readable, _, _ = select.select(watched, [agent] if unsent else [], [], None)
+            readable, _, _ = select.select(watched, [agent] if unsent else [], [], max(0.0, pulse_at - time.monotonic()))
             if self._wake in readable:
                 os.eventfd_read(self._wake)
             if agent in readable:
@@ -129,6 +135,11 @@ class Watcher:
                 *lines, unread = (unread + received).split(b"\n")
                 for line in lines:
                     self._hear(json.loads(line))
+
+    def _beat(self, *, is_free: bool) -> bytes:
+        """A pulse; nothing while the agent does not even take what it was told before."""
+        told = self.pulse()
+        return json.dumps({"type": str(ToAgent.PULSE), **told}).encode() + b"\n" if told is not None and is_free else b""
 
     def _hear(self, message: dict[str, Any]) -> None:
         kind = message.get("type")
@@ -153,6 +164,10 @@ class Watcher:
 
 def _nobody() -> None:
     """Nothing of this process can be saved, or not yet."""
+
+
+def _unwell() -> None:
+    """Nothing is known of this process's health, or not yet."""
 
 
 def _is_sooner(deadline: float | None, known: float | None) -> bool:

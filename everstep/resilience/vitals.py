@@ -1,0 +1,85 @@
+"""What this process says of itself while it lives: how long it has made no progress, whether it waits for others, and where its threads are.
+
+The watcher's thread says it, once a second; a process whose watcher is silent is judged by its agent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+from everstep.evidence import HANG_AFTER_S, HANG_AFTER_VARIABLE
+from everstep.local_protocol import STACKS_SIGNAL
+
+from .pace import Pace, Patience, Ticks
+
+PULSE_S = 1.0
+_LONGEST_STACK = 12_000
+
+
+class Vitals:
+    """One per process. ``where`` gives generation and step, ``waits`` whether a collective has begun and not ended."""
+
+    def __init__(self, where: Callable[[], tuple[int, int]], waits: Callable[[], bool], after_s: float | None = None) -> None:
+        self.pace = Pace(Patience(_after_s() if after_s is None else after_s))
+        self._where = where
+        self._waits = waits
+        self._trains = threading.get_ident()
+        self._ticks = Ticks(PULSE_S)
+        self._tells_at_s = 0.0
+
+    def pulse(self, now: float | None = None) -> dict[str, Any]:
+        """For the watcher's thread: what is told to the agent. ``stack`` is there when the limit has passed, and whenever that has doubled."""
+        now = time.monotonic() if now is None else now
+        self.pace.forgive(self._ticks.lost(now))
+        generation, step = self._where()
+        seconds, limit_s = self.pace.seconds(now), self.pace.limit_s
+        told: dict[str, Any] = {"generation": generation, "step": step, "seconds": seconds, "limit_s": limit_s}
+        if seconds is None or seconds <= limit_s:
+            self._tells_at_s = 0.0
+        elif seconds >= self._tells_at_s:
+            self._tells_at_s = seconds * 2
+            told |= {"is_waiting": self._waits(), "stack": stacks(self._trains)}
+        return told
+
+    @contextlib.contextmanager
+    def aside(self, limit_s: float | None = None) -> Iterator[None]:
+        """What is done within is not the step's own work, and may take ``limit_s``."""
+        self.pace.set_aside(time.monotonic(), limit_s)
+        try:
+            yield
+        finally:
+            self.pace.resume(time.monotonic())
+
+
+def stacks(first: int) -> str:
+    """Where every thread is, the one called ``first`` at the top; the innermost line of each last."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    frames = {one: frame for one, frame in sys._current_frames().items() if one != threading.get_ident()}  # noqa: SLF001, there is no other way
+    order = sorted(frames, key=lambda one: (one != first, names.get(one, "")))
+    return "\n".join(_told(names.get(one, str(one)), frames[one], is_first=one == first) for one in order)[:_LONGEST_STACK]
+
+
+def _told(name: str, frame: FrameType, *, is_first: bool) -> str:
+    lines = traceback.format_stack(frame)
+    return f"Thread {name}{' (it trains)' if is_first else ''}:\n" + "".join(lines if is_first else lines[-1:])
+
+
+def answer_to_signals() -> None:
+    """Has the interpreter write all stacks to the log when the agent asks for it by a signal: also while Python's lock is never released."""
+    with contextlib.suppress(OSError, RuntimeError, ValueError):  # no standard error, or a signal that somebody has already
+        if signal.getsignal(STACKS_SIGNAL) is signal.SIG_DFL:
+            faulthandler.register(STACKS_SIGNAL, file=sys.stderr, all_threads=True)
+
+
+def _after_s() -> float:
+    return float(os.environ.get(HANG_AFTER_VARIABLE) or HANG_AFTER_S)

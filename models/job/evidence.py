@@ -1,0 +1,93 @@
+"""Facts of processes that live and yet are no use to their job. As in ``reports``: each may come twice, late, or out of order."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from models.events import Level
+from models.job.changes import record
+from models.job.reports import find
+from models.job.table import JobProcess
+from models.move import wake
+
+_LONGEST_STACK = 12_000
+
+
+@dataclass(frozen=True)
+class Hang:
+    """No progress for ``seconds`` at a step of a generation; ``how``: computing, waiting or frozen."""
+
+    generation: int
+    step: int
+    how: str
+    seconds: float
+    limit_s: float
+    stack: str
+
+
+@dataclass(frozen=True)
+class Lag:
+    """What a slow rank needs for its own part of a step, and what the others need."""
+
+    generation: int
+    step: int
+    own_s: float
+    others_s: float
+    steps: int
+
+
+@dataclass(frozen=True)
+class Anomaly:
+    """A loss that looked wrong, and what the ranks do about it."""
+
+    generation: int
+    step: int
+    what: str
+    action: str
+    words: str
+
+
+def report_hung(session: Session, process_id: str, hang: Hang, *, now: datetime) -> None:
+    """What was told of a later generation, or of a longer time in the same, stays."""
+    job, process = find(session, process_id)
+    if job is None or process is None or _age(process.hang) >= (hang.generation, hang.step, hang.seconds):
+        return
+    is_new = _age(process.hang)[:2] != (hang.generation, hang.step)
+    process.hang = {**asdict(hang), "stack": hang.stack[:_LONGEST_STACK], "at": now.isoformat()}
+    wake(session, job, now=now)
+    if is_new:
+        words = f"{_who(process)} has made no progress for {hang.seconds:.0f} s at step {hang.step} and is {hang.how}."
+        level = Level.INFO if hang.how == "waiting" else Level.WARN
+        record(session, job, f"process {hang.how}", words, now, level=level, details={"stack": process.hang["stack"]})
+
+
+def report_straggler(session: Session, process_id: str, lag: Lag, *, now: datetime) -> None:
+    """An event; nothing is done about it."""
+    job, process = find(session, process_id)
+    if job is None or process is None:
+        return
+    words = (
+        f"{_who(process)} holds the others up: it needs {lag.own_s * 1000:.0f} ms for its part of a step, they need {lag.others_s * 1000:.0f} ms, "
+        f"in most of the last {lag.steps} steps."
+    )
+    record(session, job, "straggler", words, now, level=Level.WARN, details={**asdict(lag), "node": process.node_id})
+
+
+def report_anomaly(session: Session, process_id: str, anomaly: Anomaly, *, now: datetime) -> None:
+    """An event; the ranks have decided already."""
+    job, process = find(session, process_id)
+    if job is None or process is None:
+        return
+    record(session, job, f"loss {anomaly.what}", anomaly.words[:600], now, level=Level.WARN, details=asdict(anomaly))
+
+
+def _who(process: JobProcess) -> str:
+    return f"A spare ({process.id})" if process.rank is None else f"Rank {process.rank}"
+
+
+def _age(known: dict[str, Any] | None) -> tuple[int, int, float]:
+    return (known["generation"], known["step"], known["seconds"]) if known else (-1, -1, -1.0)
