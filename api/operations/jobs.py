@@ -20,6 +20,7 @@ from models.errors import AlreadyExists, Forbidden, Invalid, in_transition
 from models.events import Event
 from models.job import changes, logs, queries
 from models.job.changes import JobSpec
+from models.job.elastic import elastic_of, told
 from models.job.states import ENDED, JobState
 from models.job.table import Generation, Job, JobProcess, ProcessLog, Step
 from models.node.table import Node
@@ -155,6 +156,31 @@ def output(session: Session, job_id: str) -> tuple[JobView, Sequence[tuple[JobPr
 def stop(session: Session, job_id: str, *, now: datetime) -> JobView:
     """Asks for the job's end; changes nothing for one that has ended. Raises NotFound."""
     changes.request_stop(session, queries.get(session, job_id, lock=True), now=now)
+    return show(session, job_id)
+
+
+def resize(session: Session, job_id: str, replicas: int, *, now: datetime) -> JobView:
+    """Asks for another number of nodes.
+
+    Raises:
+        NotFound: no such job.
+        InTransition: it has ended, or is being stopped.
+        Invalid: the job is not elastic, or the number is none of its sizes.
+    """
+    job = queries.get(session, job_id, lock=True)
+    policy = elastic_of(job.spec)
+    if policy is None:
+        raise Invalid(
+            message=f"Job {job.id} has one size, {job.replicas} nodes: only a job whose file has a block 'elastic' can be resized."
+        )
+    if job.state in ENDED or job.stop_requested:
+        state = "stopping" if job.state not in ENDED else job.state.value
+        raise in_transition(kind="Job", name=job.id, state=state.capitalize(), verb="resizing")
+    if replicas not in policy.sizes:
+        raise Invalid(
+            message=f"replicas: {replicas} is none of the job's sizes, which are {told(policy.sizes)}; choose one of them."
+        )
+    changes.request_resize(session, job, replicas, now=now)
     return show(session, job_id)
 
 

@@ -66,13 +66,11 @@ def block(written: Any) -> Any:
     return dict(written)
 
 
-def seconds(written: Any) -> Any:
-    """Seconds, of a number or of text such as ``90m``. Raises Invalid."""
+def seconds(written: Any, *, of: str = "checkpoint.keep.max_age") -> Any:
+    """Seconds, of a number or of text such as ``90m``; ``of`` is the key. Raises Invalid."""
     if not isinstance(written, str):
         return written
     found = _DURATION.fullmatch(written.strip())
     if found is None:
-        raise Invalid(
-            message=f"checkpoint.keep.max_age: '{written}' is no duration; write seconds, or a number with s, m, h or d, as 7d."
-        )
+        raise Invalid(message=f"{of}: '{written}' is no duration; write seconds, or a number with s, m, h or d, as 7d.")
     return float(found[1]) * _SECONDS[found[2]]

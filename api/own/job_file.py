@@ -14,16 +14,17 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import ConfigDict, Field, StringConstraints, ValidationError, field_validator
 from pydantic.alias_generators import to_pascal, to_snake
 
-from api.own import job_checkpoint
+from api.own import job_checkpoint, job_elastic
 from api.own.job_checkpoint import Checkpointing, CheckpointKeep
+from api.own.job_elastic import Elastic
 from api.own.wire import Asked, ClientToken
+from everstep.evidence import HANG_AFTER_S
 from everstep.protocol import FAULTS_VARIABLE
 from models.errors import Invalid, Unsupported
 
 LATER: Final = {
     "accelerators": "Processes get the whole node.",
     "accelerator_partition": "Processes get the whole node.",
-    "elastic": "Use spares to survive lost nodes.",
     "priority": "A job starts as soon as enough nodes are free for it.",
     "recipe": "Give a command.",
 }
@@ -40,6 +41,10 @@ Count = Annotated[int, Field(ge=1, le=100_000)]
 class JobFile(Asked):
     """A training job. ``replicas`` is how many nodes take part, ``spares`` how many more stand by, warm.
 
+    A process that makes no progress may be said to hang after ``hang_after`` seconds, and after ten of its own slow steps if that is longer.
+
+    Where the job is ``elastic``, ``replicas`` is how many it is to have when there are enough; left out, as many as it may.
+
     ``team`` is whose job it is; a caller who is bound to a team submits for that one.
     """
 
@@ -49,7 +54,7 @@ class JobFile(Asked):
     cluster: Text
     command: Annotated[list[Text], Field(min_length=1, max_length=1000)]
     working_dir: Annotated[str, StringConstraints(pattern=r"^/.*$", max_length=4096)]
-    replicas: Count
+    replicas: Count | None = None
     processes_per_node: Annotated[int, Field(ge=1, le=128)] = 1
     env: dict[str, str] = Field(default_factory=dict)
     instance_groups: list[Text] = Field(default_factory=list)
@@ -59,6 +64,8 @@ class JobFile(Asked):
     recovery: Literal["in-process", "process"] = "in-process"
     team: Annotated[str, StringConstraints(pattern=NAME)] | None = None
     checkpoint: Checkpointing = Field(default_factory=Checkpointing)
+    elastic: Elastic | None = None
+    hang_after: Annotated[float, Field(ge=1, le=1e6)] = HANG_AFTER_S
 
     @field_validator("env")
     @classmethod
@@ -82,6 +89,11 @@ class Submission(JobFile):
     client_token: ClientToken = None
 
     @property
+    def nodes(self) -> int:
+        """How many nodes the job is to have; ``read`` has seen to it that it says so."""
+        return self.replicas or 0
+
+    @property
     def spec(self) -> dict[str, Any]:
         """The job file alone, its defaults filled in."""
         return self.model_dump(mode="json", exclude={"client_token"})
@@ -89,6 +101,8 @@ class Submission(JobFile):
 
 KEYS: Final = tuple(Submission.model_fields)
 CHECKPOINT: Final = "checkpoint"
+ELASTIC: Final = "elastic"
+HANG_AFTER: Final = "hang_after"
 
 
 def read(document: Mapping[str, Any]) -> Submission:
@@ -104,12 +118,25 @@ def read(document: Mapping[str, Any]) -> Submission:
             raise Unsupported(member=f"The key '{key}' of a job file", remedy=LATER[key])
     if CHECKPOINT in named:
         named[CHECKPOINT] = _checkpoint(named[CHECKPOINT])
+    if HANG_AFTER in named:
+        named[HANG_AFTER] = job_checkpoint.seconds(named[HANG_AFTER], of=HANG_AFTER)
+    if named.get(ELASTIC) is not None:
+        keys = _named(job_elastic.block(named[ELASTIC]), Elastic.model_fields, under=f"{ELASTIC}.")
+        named[ELASTIC] = job_elastic.durations(keys)
     try:
         job = Submission.model_validate(named)
     except ValidationError as error:
         raise Invalid(message=f"The job file is not valid: {_told(error)}") from error
-    if job.recovery != "in-process":
-        raise Unsupported(member=f"recovery: {job.recovery}", remedy="Use recovery: in-process, which is the default.")
+    return _sized(job)
+
+
+def _sized(job: Submission) -> Submission:
+    """The job with its number of nodes and the bounds of it. Raises Invalid."""
+    if job.elastic is not None:
+        elastic = job_elastic.settled(job.elastic)
+        return job.model_copy(update={ELASTIC: elastic, "replicas": job_elastic.wish(elastic, job.replicas)})
+    if job.replicas is None:
+        raise Invalid(message="The job file is not valid: replicas: Field required, unless there is a block 'elastic'.")
     return job
 
 
@@ -152,5 +179,5 @@ def _path(loc: tuple[int | str, ...]) -> str:
     """As the file says it. Names of variables are the user's, and stay as they are."""
     first, *rest = loc
     key = to_snake(str(first))
-    words = rest if key != CHECKPOINT else [to_snake(str(part)) for part in rest]
+    words = rest if key not in (CHECKPOINT, ELASTIC) else [to_snake(str(part)) for part in rest]
     return key + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in words)

@@ -77,6 +77,8 @@ class JobSummary(Wire):
     """``goodput`` is the share of productive seconds, those of distinct committed steps, in the time since the job first got nodes.
 
     ``nodes`` are the instances of the current members by rank; ``why`` says what the job waits for, or why it is as it is.
+    ``replicas`` is the number of nodes it has or forms with, ``wished_replicas`` the one that is asked for; they differ only for elastic jobs.
+    ``recoveries`` are memberships after the first that replaced members, ``resizes`` those of another size.
     """
 
     job_id: str
@@ -93,6 +95,9 @@ class JobSummary(Wire):
     evictions: int
     restarts: int
     recoveries: int
+    resizes: int
+    replicas: int
+    wished_replicas: int
     goodput: float | None
     productive_s: float
     why: str | None
@@ -226,6 +231,9 @@ def _common(view: JobView, now: datetime) -> dict[str, Any]:
         "evictions": job.evictions,
         "restarts": job.restarts,
         "recoveries": job.recoveries,
+        "resizes": job.resizes,
+        "replicas": job.replicas,
+        "wished_replicas": job.wish,
         "goodput": goodput(job, now),
         "productive_s": job.productive_s,
         "why": job.why,

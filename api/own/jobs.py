@@ -53,12 +53,18 @@ class LogsWanted(OneJob):
     lines: Annotated[int, Field(ge=0, le=10_000)] = 1_000
 
 
+class ResizeWanted(OneJob):
+    """``replicas`` is one of the job's sizes: how many nodes it is to have."""
+
+    replicas: Annotated[int, Field(ge=1, le=100_000)]
+
+
 def submit(work: Work, asked: Submission) -> Submitted:
     """Submit a job. A repeated submission with the same client token returns the job of the first."""
     wish = jobs.Wish(
         name=asked.name,
         cluster=asked.cluster,
-        replicas=asked.replicas,
+        replicas=asked.nodes,
         processes_per_node=asked.processes_per_node,
         spares=asked.spares,
         max_restarts=asked.max_restarts,
@@ -110,6 +116,14 @@ def stop(work: Work, asked: OneJob) -> JobSummary:
     return job_shapes.summary(jobs.stop(work.session, asked.job_id, now=work.now), now=work.now)
 
 
+def resize(work: Work, asked: ResizeWanted) -> JobSummary:
+    """Ask for another number of nodes, of an elastic job. It shrinks at once, and grows as soon as nodes are free and ready; training goes on meanwhile.
+
+    The number stays the one to have until another is asked for. Asking for the present one again changes nothing.
+    """
+    return job_shapes.summary(jobs.resize(work.session, asked.job_id, asked.replicas, now=work.now), now=work.now)
+
+
 JOBS: OwnTable = (
     Own(
         "SubmitJob",
@@ -149,4 +163,14 @@ JOBS: OwnTable = (
     Own("ListJobEvents", "GET", "/v1/jobs/{job_id}/events", EventsWanted, EventList, history, page_of="events", errors=(NotFound,)),
     Own("GetJobLogs", "GET", "/v1/jobs/{job_id}/logs", LogsWanted, LogList, logs, errors=(NotFound,)),
     Own("StopJob", "POST", "/v1/jobs/{job_id}/stop", OneJob, JobSummary, stop, status=202, errors=(NotFound,)),
+    Own(
+        "ResizeJob",
+        "POST",
+        "/v1/jobs/{job_id}/resize",
+        ResizeWanted,
+        JobSummary,
+        resize,
+        status=202,
+        errors=(NotFound, InTransition),
+    ),
 )

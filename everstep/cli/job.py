@@ -1,4 +1,4 @@
-"""``everstep job``: submit, list, show, logs, stop, why."""
+"""``everstep job``: submit, list, show, logs, stop, resize, why."""
 
 from __future__ import annotations
 
@@ -122,6 +122,22 @@ def stop(job: JobArgument, wait: WaitOption = False, as_json: JsonOption = False
         print_json({"job_id": job, "status": found["status"]})
     else:
         typer.echo(f"{job} is {found['status']}" + ("." if found["status"] in ENDED else "; a stop was requested."))
+
+
+@app.command()
+def resize(
+    job: JobArgument,
+    replicas: Annotated[int, typer.Option("--replicas", min=1, help="How many nodes the job is to have: one of its sizes.")],
+    as_json: JsonOption = False,
+    home: HomeOption = DEFAULT_HOME,
+) -> None:
+    """Ask for another number of nodes, of an elastic job. It trains on meanwhile."""
+    with control_plane(home) as rest:
+        found = rest.post(f"/v1/jobs/{job}/resize", {"replicas": replicas})
+    if as_json:
+        print_json({name: found[name] for name in ("job_id", "status", "replicas", "wished_replicas")})
+    else:
+        typer.echo(f"{job} has {found['replicas']} nodes; {found['wished_replicas']} are asked for.")
 
 
 @app.command()

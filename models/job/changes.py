@@ -15,6 +15,8 @@ from models import events
 from models.errors import AlreadyExists
 from models.events import About, Level
 from models.ids import ClusterId, NodeId, new_job_id, new_process_id, new_token
+from models.job import queries
+from models.job.elastic import elastic_of
 from models.job.states import ENDED, JOB, PROCESS, JobState, ProcessState
 from models.job.table import Generation, Job, JobProcess
 from models.move import advance, move, wake
@@ -54,6 +56,7 @@ def request_job(session: Session, wish: JobSpec, *, now: datetime) -> Job:
         state_since=now,
         spec=wish.spec,
         replicas=wish.replicas,
+        wish=wish.replicas,
         processes_per_node=wish.processes_per_node,
         spares=wish.spares,
         max_restarts=wish.max_restarts,
@@ -81,6 +84,43 @@ def request_stop(session: Session, job: Job, *, now: datetime) -> None:
     wake(session, job, now=now)
 
 
+def request_resize(session: Session, job: Job, replicas: int, *, now: datetime) -> None:
+    """Asks for another number of nodes, of a locked job. The caller has checked that it is one of its sizes. Asking again changes nothing."""
+    if job.state in ENDED or job.wish == replicas:
+        return
+    record(session, job, "resize requested", f"{replicas} nodes are asked for, instead of {job.wish}.", now)
+    job.wish = replicas
+    job.wished_at = now
+    wake(session, job, now=now)
+
+
+def request_surrender(session: Session, job: Job, nodes: int, *, why: str, now: datetime) -> int:
+    """Asks a locked job for so many of its nodes, until ``request_lift``. Gives how many it will give: no more than its sizes allow.
+
+    The job trains on with what it keeps, and never falls below its least size.
+    """
+    policy = elastic_of(job.spec)
+    if policy is None or job.state in ENDED or nodes < 1:
+        return 0
+    held = job.replicas if job.ceiling is None else min(job.replicas, job.ceiling)
+    kept = policy.fitting(held - nodes) or policy.least
+    if kept >= held:
+        return 0
+    job.ceiling, job.ceiling_why = kept, why
+    record(session, job, "nodes surrendered", f"Keeps {kept} of {held} nodes: {why}", now)
+    wake(session, job, now=now)
+    return held - kept
+
+
+def request_lift(session: Session, job: Job, *, now: datetime) -> None:
+    """Nobody needs a locked job's nodes any more: it may grow again."""
+    if job.ceiling is None:
+        return
+    job.ceiling = job.ceiling_why = None
+    record(session, job, "nodes given back", "Its nodes are not needed elsewhere any more; it may grow again.", now)
+    wake(session, job, now=now)
+
+
 def request_restart_of(session: Session, process: JobProcess, *, why: str, now: datetime) -> None:
     """One process is to start anew, in the same place if it is still good; its rank goes to a spare, if there is one. Locks its job.
 
@@ -102,6 +142,8 @@ def settle_job(session: Session, job: Job, new: JobState, *, why: str, now: date
     if new in ENDED:
         job.ended_at = now
         job.halted_at = job.halted_at or now
+    if new is JobState.EVICTING:
+        job.evictions += 1
     if new is JobState.FAILED and job.failure is None:
         job.failure = why
     job.why = why
@@ -151,8 +193,8 @@ def settle_generation(
     now: datetime,
 ) -> Generation:
     """Publishes the next membership; ``members`` are ordered by rank. Processes that are no members become spares."""
+    _count(session, job, members)
     job.generation += 1
-    job.recoveries = max(0, job.generation - 1)
     ranks = {process.id: rank for rank, process in enumerate(members)}
     counted = or_(JobProcess.state.in_(PROCESS.live), JobProcess.id.in_(ranks))
     for process in session.scalars(locked(select(JobProcess).where(JobProcess.job_id == job.id, counted).order_by(JobProcess.id))):
@@ -176,6 +218,26 @@ def settle_generation(
     return generation
 
 
+def settle_size(job: Job, replicas: int) -> None:
+    """How many nodes the job has, or forms with."""
+    job.replicas = replicas
+
+
+def settle_awaits(job: Job, nodes: int, *, now: datetime) -> None:
+    """How many nodes the job has lost and waits for. The wait begins with the first of them."""
+    job.awaits_since = (job.awaits_since or now) if nodes else None
+    job.awaits = nodes
+
+
+def settle_formed(session: Session, job: Job, number: int, *, now: datetime) -> None:
+    """All processes of a plain job's generation run; what they go on from only they know."""
+    generation = session.get_one(Generation, (job.id, number))
+    if generation.formed_at is None:
+        generation.formed_at = now
+        record(session, job, "generation formed", f"Generation {number}: all {len(generation.members)} processes run.", now)
+    session.flush()
+
+
 def settle_halt(session: Session, job: Job, *, now: datetime) -> None:
     """Its processes are to end from now on; saying so again changes nothing."""
     job.halted_at = job.halted_at or now
@@ -190,6 +252,17 @@ def settle_restarts(job: Job, restarts: int) -> None:
 def settle_why(job: Job, why: str) -> None:
     """What the job waits for, in words."""
     job.why = why
+
+
+def _count(session: Session, job: Job, members: Sequence[JobProcess]) -> None:
+    """A membership of another size is no recovery from a fault."""
+    before = queries.generation(session, job.id, job.generation) if job.generation else None
+    if before is None:
+        return
+    if len(before.members) == len(members):
+        job.recoveries += 1
+    else:
+        job.resizes += 1
 
 
 def record(

@@ -55,6 +55,13 @@ def busy_nodes(session: Session, cluster_id: str) -> dict[str, str]:
     return {row.node_id: row.job_id for row in rows}
 
 
+def last_ends(session: Session, nodes: Sequence[str]) -> dict[str, datetime]:
+    """When the last process of any job on each node has ended; nodes that have had none are missing."""
+    ended = JobProcess.state.not_in(ALIVE)
+    wanted = select(JobProcess.node_id, func.max(JobProcess.state_since)).where(JobProcess.node_id.in_(nodes), ended)
+    return {row[0]: row[1] for row in session.execute(wanted.group_by(JobProcess.node_id))}
+
+
 def generations(session: Session, job_id: str) -> list[Generation]:
     return list(session.scalars(select(Generation).where(Generation.job_id == job_id).order_by(Generation.number)))
 

@@ -42,9 +42,11 @@ JOB = Machine(
             _J.FAILED: "user code failed",
             _J.STOPPED: "stop requested",
         },
+        # A generation of another size is published; its members change over to it.
         _J.RESIZING: {
             _J.TRAINING: "formed",
             _J.RECOVERING: "member lost",
+            _J.SUCCEEDED: "all steps done",
             _J.FAILED: "user code failed",
             _J.STOPPED: "stop requested",
         },
@@ -52,6 +54,7 @@ JOB = Machine(
         _J.RECOVERING: {
             _J.TRAINING: "formed",
             _J.FORMING: "started afresh from a checkpoint",
+            _J.EVICTING: "lost nodes did not come back in time",
             _J.SUCCEEDED: "all steps done",
             _J.FAILED: "user code failed or state lost",
             _J.STOPPED: "stop requested",

@@ -17,8 +17,12 @@ class Job(Leased, Versioned, Timed, Base):
     """A training job. ``spec`` is the job file as it was accepted, defaults filled in. Callers of other teams than ``team`` do not see it.
 
     ``restarts`` counts processes replaced because user code failed (limited by ``max_restarts``); ``recoveries`` counts generations after the
-    first. ``halted_at`` is when its processes were told to end. ``productive_s`` sums the seconds of distinct committed steps;
-    ``why`` says in words what the last plan decided or waits for.
+    first with as many members as the one before, ``resizes`` those with another number. ``halted_at`` is when its processes were told to end.
+    ``productive_s`` sums the seconds of distinct committed steps; ``why`` says in words what the last plan decided or waits for.
+
+    ``replicas`` is the number of nodes that the job has or forms with; ``wish`` the one that it is to have when there are enough, as its file or, at
+    ``wished_at``, a command said; ``ceiling`` the most that it may have because others need nodes. The three differ only for elastic jobs. ``awaits`` counts
+    nodes that it has lost and waits for, since ``awaits_since``: these are kept for it for a while.
     """
 
     __tablename__ = "job"
@@ -42,6 +46,12 @@ class Job(Leased, Versioned, Timed, Base):
     state: Mapped[JobState]
     spec: Mapped[dict[str, Any]]
     replicas: Mapped[int] = mapped_column(Integer)
+    wish: Mapped[int] = mapped_column(Integer)
+    wished_at: Mapped[datetime | None]
+    ceiling: Mapped[int | None] = mapped_column(Integer)
+    ceiling_why: Mapped[str | None]
+    awaits: Mapped[int] = mapped_column(Integer, default=0)
+    awaits_since: Mapped[datetime | None]
     processes_per_node: Mapped[int] = mapped_column(Integer)
     spares: Mapped[int] = mapped_column(Integer)
     max_restarts: Mapped[int] = mapped_column(Integer)
@@ -56,6 +66,7 @@ class Job(Leased, Versioned, Timed, Base):
 
     restarts: Mapped[int] = mapped_column(Integer, default=0)
     recoveries: Mapped[int] = mapped_column(Integer, default=0)
+    resizes: Mapped[int] = mapped_column(Integer, default=0)
     evictions: Mapped[int] = mapped_column(Integer, default=0)
     why: Mapped[str | None]
     failure: Mapped[str | None]
@@ -68,7 +79,9 @@ class JobProcess(Timed, Base):
     """A process that should be, is or was alive on a node for a job. ``rank`` is None for a spare; ids are never used twice.
 
     ``reformed`` is the newest generation it has joined with its state found, ``broken`` the newest one of which it reported a failed collective.
-    ``device_fault`` is what its accelerator's driver said of it: which rank, which device, which code.
+    ``device_fault`` is what its accelerator's driver said of it: which rank, which device, which code. ``raised`` is what user code raised
+    while the process lived on: the generations, the times and the first traceback. ``hang`` is the newest word that it made no
+    progress: generation, step, how (computing, waiting, frozen), seconds, limit_s, stack, at.
     """
 
     __tablename__ = "job_process"
@@ -90,6 +103,8 @@ class JobProcess(Timed, Base):
     signal: Mapped[int | None] = mapped_column(Integer)
     failure: Mapped[str | None]
     device_fault: Mapped[str | None]
+    hang: Mapped[dict[str, Any] | None]
+    raised: Mapped[dict[str, Any] | None]
     tail: Mapped[str | None]
     created_at: Mapped[datetime]
 

@@ -15,13 +15,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from models.ids import ProcessId
+from models.ids import NodeId, ProcessId
 from models.job.states import ENDED, JobState, ProcessState
-from workers.plans import leaving, placement, resuming
+from workers.plans import elastic, leaving, placement, plain, queueing, remaking, resuming, retry
 from workers.plans.decision import Decision, soonest
 from workers.plans.evidence import Casualties, casualties, evidence_at, faults, told_fault
+from workers.plans.hangs import hanging
 from workers.plans.job_seen import (
     Action,
+    Await,
     CountRestarts,
     GenerationSeen,
     GiveUp,
@@ -30,6 +32,7 @@ from workers.plans.job_seen import (
     Move,
     ProcessSeen,
     Publish,
+    Resize,
     Say,
     Slot,
     Start,
@@ -46,31 +49,26 @@ def plan(seen: JobSeen, now: datetime) -> Decision[Action]:
         return _clean_up(seen, now)
     if seen.is_stopping or seen.cluster_is_going:
         return _halt(seen, now)
-    if seen.state in (JobState.QUEUED, JobState.EVICTING):
-        return _place(seen)
+    if seen.state is JobState.EVICTING:
+        return queueing.leave(seen)
+    if seen.state is JobState.QUEUED:
+        return queueing.place(seen)
+    if seen.is_plain:
+        return plain.plan(seen, now)
     fault = _failed_for_good(seen)
     if fault is not None:
         return Decision((Move(JobState.FAILED, fault),))
     lost = casualties(seen, now)
     given_up = tuple(GiveUp(process, why) for process, why in lost.doomed.items())
     given_up += tuple(GiveUp(process, why, is_planned=True) for process, why in lost.released.items())
-    counted = len(faults(seen))
+    counted = retry.count(seen)
     restarts = (CountRestarts(counted, "User code has failed once more."),) if counted > seen.restarts else ()
     rest = _form(seen, lost, now) if seen.generation is None else _keep(seen, seen.generation, lost, now)
-    return Decision((*restarts, *given_up, *rest.actions), soonest(rest.again_in, lost.again_in))
+    actions = queueing.with_awaits(seen, rest.actions)
+    return Decision((*restarts, *given_up, *actions), soonest(rest.again_in, lost.again_in))
 
 
 # ---------------------------------------------------------------------------------------------- before and after
-
-
-def _place(seen: JobSeen) -> Decision[Action]:
-    free = placement.free_nodes(seen)
-    if len(free) < seen.replicas:
-        return Decision(_say(seen, f"Waits for {seen.replicas} free nodes; {len(free)} are ready and free."), _POLL)
-    chosen = free[: seen.replicas + seen.spares]
-    slots = tuple((node.id, local_rank) for node in chosen for local_rank in range(seen.processes_per_node))
-    why = f"Placed on {len(chosen)} nodes, {len(chosen) - seen.replicas} of them as spares."
-    return Decision((Start(slots, why), Move(JobState.FORMING, why)), _POLL)
 
 
 def _halt(seen: JobSeen, now: datetime) -> Decision[Action]:
@@ -107,38 +105,48 @@ def _failed_for_good(seen: JobSeen) -> str | None:
 
     Before anything has trained, all processes raising is the script's own fault, however many restarts are allowed.
     """
-    raised = faults(seen)
-    if not raised:
+    if hung := hanging(seen).failure:
+        return hung
+    raised, words = faults(seen), retry.first_words(seen)
+    if words is None:
         return None
     diagnosis = resuming.diagnosis(seen)
     are_all_dead = not seen.alive and len(raised) >= seen.world_size and not seen.has_ever_formed
-    if len(raised) > seen.max_restarts or are_all_dead or diagnosis is not None:
-        return "\n".join(part for part in (told_fault(raised[-1]), diagnosis) if part)
+    if retry.count(seen) > seen.max_restarts or are_all_dead or diagnosis is not None:
+        return "\n".join(part for part in (words, diagnosis) if part)
     return None
 
 
 # ---------------------------------------------------------------------------------------------- the first generation
 
 
-def _form(seen: JobSeen, lost: Casualties, now: datetime) -> Decision[Action]:
-    """Publishes the first generation as soon as enough whole nodes are ready."""
-    ended_well = [process for process in seen.processes if process.state is ProcessState.EXITED and process.exit_code == 0]
-    if not lost.alive and len(ended_well) >= seen.world_size:
+def _form(seen: JobSeen, lost: Casualties, now: datetime, *, resumes: str | None = None) -> Decision[Action]:
+    """Publishes a generation of newcomers as soon as enough whole nodes are ready: the first one, or one that ``resumes`` from a checkpoint."""
+    ended_well = [one for one in seen.processes if one.state is ProcessState.EXITED and one.exit_code == 0 and resumes is None]
+    if not lost.alive and resumes is None and len(ended_well) >= seen.world_size:
         return Decision((Move(JobState.SUCCEEDED, "Every process has ended with exit code 0."),))
+    to = elastic.first_size(seen, len({process.node for process in lost.alive}), seen.awaits_since, now)
+    if to is not None:
+        return Decision((Resize(to, f"Forms with {to} nodes instead of {seen.replicas}."),), timedelta(0))
     members = _first_members(seen, lost)
     if members:
-        return Decision((Publish(tuple(process.id for process in members), f"{seen.replicas} nodes are ready."),), _POLL)
+        why = resumes or f"{seen.replicas} nodes are ready."
+        return Decision((*remaking.recovering(seen, why), Publish(tuple(process.id for process in members), why)), _POLL)
     raised = faults(seen)
     if raised and now - raised[-1].state_since < seen.patience.fault:
         return Decision((), seen.patience.fault)  # whether the others fail too is known in a moment
     short = seen.world_size - len(lost.alive) - len(ended_well)
     spares = seen.spares * seen.processes_per_node
     started, missing = _start(seen, lost, now, needed=short, spares=min(spares, spares + short))
+    away = queueing.gives_back(seen, now) if missing.needed else None
+    if away is not None:
+        return Decision((*(GiveUp(one.id, away, is_planned=True) for one in lost.alive), *queueing.withdrawn(seen, away)), _POLL)
     ready = sum(process.state is ProcessState.READY for process in lost.alive)
-    waits = f"{ready} of {seen.world_size} processes are ready." + (
-        f" Waits for nodes for {missing.needed} more." if missing.needed else ""
-    )
-    return Decision((*started, *_say(seen, waits)), soonest(_POLL, placement.cooling(seen, now)))
+    waits = f"{resumes} " if resumes else ""
+    waits += f"{ready} of {seen.world_size} processes are ready."
+    waits += f" Waits for nodes for {missing.needed} more." if missing.needed else ""
+    actions = (*remaking.recovering(seen, waits), *started, *_awaits(seen, missing), *_say(seen, waits))
+    return Decision(actions, soonest(_POLL, placement.cooling(seen, now)))
 
 
 def _first_members(seen: JobSeen, lost: Casualties) -> list[ProcessSeen]:
@@ -190,6 +198,8 @@ def _nobody_holds(seen: JobSeen, generation: GenerationSeen, ranks: _Ranks, lost
 
     A save may have ended just before its processes did, and be told a moment later: the job does not fail within that moment.
     """
+    if seen.checkpoint is not None and seen.elastic is not None:
+        return _form(seen, lost, now, resumes=resuming.told(seen, seen.checkpoint))
     if seen.checkpoint is not None:
         return _replace(seen, generation, ranks, lost, now, resumes=resuming.told(seen, seen.checkpoint))
     rest = max(process.state_since for process in ranks.dead) + seen.patience.told - now
@@ -220,7 +230,7 @@ def _replace(
         ready = [*_former(seen, generation, lost)[:1], *ready]  # it gave its rank away and yet is the last to hold the state
     chosen = placement.substitutes(seen, ranks.dead, ready)
     names = ", ".join(f"rank {generation.members.index(process.id)} ({lost.why(process)})" for process in ranks.dead)
-    recovering = _recovering(seen, f"Lost {names}.")
+    recovering = remaking.recovering(seen, f"Lost {names}.")
     spares = seen.spares * seen.processes_per_node
     if len(chosen) == len(ranks.dead):
         members = tuple(chosen[one].id if one in chosen else one for one in generation.members)
@@ -230,12 +240,25 @@ def _replace(
         return Decision((*recovering, publish, *started), _POLL)
     short = len(ranks.dead) - len(idle)
     started, missing = _start(seen, lost, now, needed=short, spares=min(spares, spares - len(idle) + len(ranks.dead)))
+    wait = elastic.Wait(_since(ranks, now), f"Lost {names}.", not missing.needed, evidence_at(seen, generation, ranks.dead))
+    fewer = elastic.without_lost(seen, generation, ranks.alive, ready, wait, now)
+    if isinstance(fewer, Publish):
+        return Decision((*recovering, fewer), _POLL)
+    away = queueing.gives_back(seen, now) if missing.needed and fewer is None else None
+    if away is not None:
+        return Decision((*recovering, *queueing.withdrawn(seen, away)), _POLL)
     waits = (
         (resumes or f"Lost {names}.")
         + " Waits for "
         + (f"nodes for {missing.needed} processes." if missing.needed else "new processes to be ready.")
     )
-    return Decision((*recovering, *started, *_say(seen, waits)), soonest(_POLL, placement.cooling(seen, now)))
+    again = soonest(_POLL, fewer, placement.cooling(seen, now))
+    return Decision((*recovering, *started, *_awaits(seen, missing), *_say(seen, waits)), again)
+
+
+def _since(ranks: _Ranks, now: datetime) -> datetime:
+    """Since when ranks are missing."""
+    return min((process.state_since for process in ranks.dead if not process.is_alive), default=now)
 
 
 def _nobody_died(seen: JobSeen, generation: GenerationSeen, ranks: _Ranks, lost: Casualties, now: datetime) -> Decision[Action]:
@@ -244,74 +267,31 @@ def _nobody_died(seen: JobSeen, generation: GenerationSeen, ranks: _Ranks, lost:
     moved = formed if is_formed and seen.state is not JobState.TRAINING else ()
     idle = _idle(seen, generation, lost)
     is_ending = any(process.state is ProcessState.FINISHED for process in ranks.alive)
-    remade = _broken(seen, generation, ranks, now)
+    remade = remaking.broken(seen, generation, ranks.alive, now)
     if remade is None and not is_formed:
-        remade = _overdue(seen, generation, ranks, now)
+        remade = remaking.overdue(seen, generation, ranks.alive, now)
     is_remade = remade is not None and bool(remade.actions)
     leave = leaving.NOBODY
     if not (is_ending or is_remade):
         leave = leaving.leave(seen, generation, ranks.alive, idle, now, is_formed=is_formed)
-    free = len(idle) - leave.reserved - leave.moved
+    fewer = None if leave.publish or is_ending else elastic.without_stranded(seen, ranks.alive, now)
+    course = elastic.STAYS
+    if is_formed and remade is None and fewer is None and not is_ending and leaving.is_idle(leave):
+        course = elastic.course(seen, generation, ranks.alive, idle, now)
+    free = len(idle) - leave.reserved - leave.moved - course.recruited
     spares = 0 if is_ending else seen.spares * seen.processes_per_node - free
-    started, missing = _start(seen, lost, now, needed=leave.needed, spares=spares)
+    started, missing = _start(seen, lost, now, needed=leave.needed, spares=spares, also=course.starts)
     if leave.publish is not None:
-        return Decision((*_recovering(seen, leave.publish.why), leave.publish, *started), _POLL)
-    again = soonest(leave.again_in, _POLL * 2 if missing.spares else None, _POLL if missing.needed else None)
-    actions = (*moved, *(remade.actions if remade else ()), *started, *(_say(seen, leave.waits) if leave.waits else ()))
+        return Decision((*remaking.recovering(seen, leave.publish.why), leave.publish, *started), _POLL)
+    other = fewer or course.publish
+    if other is not None:
+        resizing = (Move(JobState.RESIZING, other.why),) if moved or seen.state is JobState.TRAINING else ()
+        return Decision((*moved, *resizing, other, *started), _POLL)
+    again = soonest(leave.again_in, course.again_in, _POLL * 2 if missing.spares else None, _POLL if missing.needed else None)
+    gone = tuple(GiveUp(process.id, elastic.NOT_NEEDED, is_planned=True) for process in course.leaves)
+    waits = leave.waits or course.waits
+    actions = (*moved, *(remade.actions if remade else ()), *gone, *started, *(_say(seen, waits) if waits else ()))
     return Decision(actions, soonest(again, remade.again_in if remade else None))
-
-
-def _broken(seen: JobSeen, generation: GenerationSeen, ranks: _Ranks, now: datetime) -> Decision[Action] | None:
-    """A collective failed and yet everybody lives: the same members once more, when it is clear that nobody has died."""
-    broken = [process.broken_at for process in ranks.alive if process.broken >= generation.number and process.broken_at]
-    if not broken:
-        return None
-    pause = min(seen.patience.longest, seen.patience.broken * 2 ** min(_repeats(seen, generation, now) - 1, 10))
-    rest = min(broken) + pause - now
-    if rest > timedelta(0):
-        return Decision((), rest)
-    return Decision(
-        _again(seen, generation, "A collective failed, though nobody has died: the same members once more.", min(broken))
-    )
-
-
-def _overdue(seen: JobSeen, generation: GenerationSeen, ranks: _Ranks, now: datetime) -> Decision[Action]:
-    """A generation that does not form is published once more; then those that do not join are given up, unless nobody does.
-
-    Whoever has not been told of it cannot join: nobody's patience runs out before that. Whether his node is lost is concluded elsewhere.
-    """
-    repeats = _repeats(seen, generation, now)
-    late = [process for process in ranks.alive if process.reformed < generation.number]
-    told = [told for told in seen.told if told.node in {process.node for process in late}]
-    if not all(one.is_delivered for one in told):
-        return Decision((), _POLL)
-    since = max([generation.decided_at, *(one.delivered_at for one in told if one.delivered_at)])
-    rest = since + min(seen.patience.longest, seen.patience.reform * 2 ** min(repeats - 1, 10)) - now
-    if rest > timedelta(0):
-        return Decision((), rest)
-    if repeats > 1 and len(late) < len(ranks.alive):
-        return Decision(
-            tuple(GiveUp(process.id, f"it did not join generation {generation.number}") for process in late), timedelta(0)
-        )
-    return Decision(_again(seen, generation, f"{len(late)} members have not joined in time: the same members once more.", None))
-
-
-def _again(seen: JobSeen, generation: GenerationSeen, why: str, since: datetime | None) -> tuple[Action, ...]:
-    return (*_recovering(seen, why), Publish(generation.members, why, since))
-
-
-def _recovering(seen: JobSeen, why: str) -> tuple[Move, ...]:
-    return (Move(JobState.RECOVERING, why),) if seen.state is JobState.TRAINING else ()
-
-
-def _repeats(seen: JobSeen, generation: GenerationSeen, now: datetime) -> int:
-    """How many of the newest generations had the same members and came to nothing, this one included."""
-    count = 0
-    for one in reversed(seen.generations):
-        if one.members != generation.members or now - one.decided_at > seen.patience.longest * 4:
-            break
-        count += 1
-    return max(1, count)
 
 
 # ---------------------------------------------------------------------------------------------- shared
@@ -334,8 +314,10 @@ def _former(seen: JobSeen, generation: GenerationSeen, lost: Casualties) -> list
     return [process for process in besides if process.state is ProcessState.READY and seen.nodes[process.node].can_be_told]
 
 
-def _start(seen: JobSeen, lost: Casualties, now: datetime, *, needed: int, spares: int) -> tuple[tuple[Action, ...], _Missing]:
-    """New processes, as far as there are slots, and how many found none.
+def _start(
+    seen: JobSeen, lost: Casualties, now: datetime, *, needed: int, spares: int, also: Sequence[NodeId] = ()
+) -> tuple[tuple[Action, ...], _Missing]:
+    """New processes, as far as there are slots, and how many found none; ``also`` are nodes for whole crews of newcomers.
 
     What is needed goes where everything is warm; a spare rather goes to a node of its own, where the loss of another one spares it.
     """
@@ -343,9 +325,16 @@ def _start(seen: JobSeen, lost: Casualties, now: datetime, *, needed: int, spare
     free = placement.free_slots(seen, now)
     first = _distinct([*vacated, *free])[: max(0, needed)]
     rest = [slot for slot in _distinct([*free, *vacated]) if slot not in first][: max(0, spares)]
-    places = (*first, *rest)
-    started = (Start(places, f"{len(first)} processes are needed, {len(rest)} spares."),) if places else ()
+    news = [(node, local_rank) for node in also for local_rank in range(seen.processes_per_node)]
+    places = _distinct([*first, *rest, *news])
+    why = f"{len(first)} processes are needed, {len(rest)} spares." + (f" Grows by {len(also)} nodes." if also else "")
+    started = (Start(tuple(places), why),) if places else ()
     return started, _Missing(max(0, needed) - len(first), max(0, spares) - len(rest))
+
+
+def _awaits(seen: JobSeen, missing: _Missing) -> tuple[Await, ...]:
+    nodes = -(-missing.needed // seen.processes_per_node)
+    return (Await(nodes, f"Waits for {nodes} nodes."),) if nodes else ()
 
 
 def _distinct(slots: Sequence[Slot]) -> list[Slot]:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 
 from models.ids import NodeId, ProcessId
+from models.job.elastic import ElasticPolicy
 from models.job.states import ALIVE, JobState, ProcessState
 
 Slot = tuple[NodeId, int]
@@ -27,13 +28,23 @@ class Patience:
     halt: timedelta = timedelta(seconds=5)
     leaving: timedelta = timedelta(seconds=10)
     """So long before a node's deadline nothing better is waited for."""
+    look: timedelta = timedelta(seconds=5)
+    """So often a job that could be larger looks whether it may."""
+    stable: timedelta = timedelta(seconds=15)
+    """A size lasts at least so long before the job grows; twice as long after each further change."""
+    longest_stable: timedelta = timedelta(minutes=30)
+    calm: timedelta = timedelta(hours=1)
+    """Changes of size that lie so far apart do not count together."""
+    repair: timedelta = timedelta(minutes=10)
+    """So long a lost node's place is kept for its job, and the job keeps the nodes it still has."""
 
 
 @dataclass(frozen=True)
 class NodeSeen:
     """``serves``: ready and wanted. ``is_going``: drained, released or gone, so that nothing on it counts any more.
 
-    ``leave_why`` says why what runs there is to leave, None if it need not, and ``leave_by`` when at the latest, where that is known.
+    ``leave_why`` says why what runs there is to leave, None if it need not, and ``leave_by`` when at the latest, where that is known. ``free_since`` is
+    since when it has been ready and no process has been on it, as far as anybody asks.
     """
 
     id: NodeId
@@ -46,6 +57,7 @@ class NodeSeen:
     went_at: datetime | None = None
     leave_by: datetime | None = None
     leave_why: str | None = None
+    free_since: datetime | None = None
 
     @property
     def must_be_left(self) -> bool:
@@ -56,6 +68,28 @@ class NodeSeen:
     def can_be_told(self) -> bool:
         """A new process is only asked of a node that hears it now."""
         return self.serves and self.stream_lost_at is None
+
+
+@dataclass(frozen=True)
+class RaisedSeen:
+    """That user code raised, in these generations, oldest first, while the process lived on; ``words`` is the traceback of the first time."""
+
+    generations: tuple[int, ...]
+    at: tuple[datetime, ...]
+    words: str
+
+
+@dataclass(frozen=True)
+class HangSeen:
+    """That a process made no progress for ``seconds`` at ``step`` of ``generation``; ``how`` is computing, waiting or frozen."""
+
+    generation: int
+    step: int
+    how: str
+    seconds: float
+    limit_s: float
+    stack: str = ""
+    at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +108,10 @@ class ProcessSeen:
     last_words: str | None = None
     device_fault: str | None = None
     """What its accelerator's driver said of it."""
+    hang: HangSeen | None = None
+    raised: RaisedSeen | None = None
+    has_started: bool = False
+    """It has had a process id."""
     exit_code: int | None = None
     signal: int | None = None
 
@@ -95,6 +133,7 @@ class GenerationSeen:
     decided_at: datetime
     is_formed: bool
     step: int | None = None
+    cause: str = ""
 
 
 @dataclass(frozen=True)
@@ -116,15 +155,40 @@ class Told:
 
 
 @dataclass(frozen=True)
+class SizeChange:
+    """From one number of nodes to another, at the time when it was decided."""
+
+    at: datetime
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class Elasticity:
+    """``wish`` is the size that is asked for, since ``wished_at`` if by a command, ``ceiling`` the most that others leave the job.
+
+    ``changes`` are those of its size so far, oldest first.
+    """
+
+    policy: ElasticPolicy
+    wish: int
+    wished_at: datetime | None = None
+    ceiling: int | None = None
+    ceiling_why: str | None = None
+    changes: tuple[SizeChange, ...] = ()
+
+
+@dataclass(frozen=True)
 class JobSeen:
     """``generations`` holds the newest ones, oldest first; ``groups`` limits where the job may run, empty for anywhere.
 
     ``step`` is the one after the last that was committed. ``has_namespace``: the job may have checkpoints, of which ``checkpoint`` is the newest
-    complete one.
+    complete one. ``awaits`` nodes have been lost and are waited for, ``is_queue_behind`` if another job could use what this one holds meanwhile.
     """
 
     state: JobState
     replicas: int
+    is_plain: bool = False
     processes_per_node: int = 1
     spares: int = 0
     max_restarts: int = 3
@@ -143,6 +207,10 @@ class JobSeen:
     has_namespace: bool = False
     checkpoint: CheckpointSeen | None = None
     why: str | None = None
+    elastic: Elasticity | None = None
+    awaits: int = 0
+    awaits_since: datetime | None = None
+    is_queue_behind: bool = False
     patience: Patience = field(default_factory=Patience)
 
     @property
@@ -195,6 +263,14 @@ class Move:
 
 
 @dataclass(frozen=True)
+class Form:
+    """The generation has formed: it runs, though nobody says where its state came from."""
+
+    number: int
+    why: str
+
+
+@dataclass(frozen=True)
 class CountRestarts:
     restarts: int
     why: str
@@ -222,4 +298,20 @@ class Say:
     why: str
 
 
-Action = Start | GiveUp | Publish | Move | CountRestarts | Halt | Withdraw | Say
+@dataclass(frozen=True)
+class Resize:
+    """So many nodes the first generation is to have."""
+
+    replicas: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Await:
+    """So many nodes have been lost and are waited for."""
+
+    nodes: int
+    why: str
+
+
+Action = Start | GiveUp | Publish | Form | Move | CountRestarts | Halt | Withdraw | Say | Resize | Await

@@ -38,6 +38,11 @@ class Leave:
 NOBODY = Leave()
 
 
+def is_idle(found: Leave) -> bool:
+    """Whether nobody is on the way from one place to another."""
+    return found.publish is None and not (found.needed or found.reserved or found.waits)
+
+
 def leave(
     seen: JobSeen,
     generation: GenerationSeen,

@@ -40,6 +40,11 @@ def vacated_slots(seen: JobSeen, now: datetime, given_up: frozenset[str]) -> lis
     return sorted(usable, key=lambda slot: (seen.nodes[slot[0]].age, slot[1]))
 
 
+def node_cools(seen: JobSeen, node: NodeSeen, now: datetime) -> bool:
+    """Whether any of its slots is left alone for a while."""
+    return any(_cools(seen, (node.id, local_rank), now) for local_rank in range(seen.processes_per_node))
+
+
 def cooling(seen: JobSeen, now: datetime) -> timedelta | None:
     """When the first slot that is left alone for a while may be used again; None if there is none."""
     rests = [_rest(seen, slot, now) for slot in {process.slot for process in seen.processes}]

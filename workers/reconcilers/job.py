@@ -6,7 +6,7 @@ What the nodes are told is derived from the rows after every step, so an assignm
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
@@ -22,6 +22,7 @@ from models.directive.states import DirectiveState
 from models.ids import NodeId, checkpoint_id
 from models.job import changes
 from models.job import queries as jobs
+from models.job.plain import grace_of, is_plain
 from models.job.states import ALIVE, ENDED, JobState, ProcessState
 from models.job.table import Generation, Job, JobProcess
 from models.move import wake
@@ -36,6 +37,7 @@ from workers.plans import job_seen as seen_as
 from workers.plans.decision import Decision
 from workers.plans.job_seen import Patience
 from workers.reconcilers.assignments import tell
+from workers.reconcilers.job_size import Claim, elasticity, is_free_asked, kept_for_others
 
 _GENERATIONS = 12
 """How many of the newest generations a plan looks at."""
@@ -51,7 +53,7 @@ class JobReconciler:
     SPAN: ClassVar[timedelta] = timedelta(seconds=2)
     ACTS_OUTSIDE: ClassVar[bool] = False
 
-    def observe(self, session: Session, row_id: str, _now: datetime) -> seen_as.JobSeen | None:
+    def observe(self, session: Session, row_id: str, now: datetime) -> seen_as.JobSeen | None:
         job = session.get(Job, row_id)
         if job is None:
             return None
@@ -62,11 +64,13 @@ class JobReconciler:
         processes = jobs.processes(session, row_id)
         present = nodes.of_cluster(session, job.cluster_id)
         keep(session, [job, cluster, *generations, *processes, *present])
-        nodes_seen = _nodes_seen(session, job, present)
+        others = [other for other in jobs.of_cluster(session, job.cluster_id, live_only=True) if other.id != job.id]
+        nodes_seen = _nodes_seen(session, job, present, free_since=is_free_asked(job), others=others, now=now)
         has_namespace, found = _checkpoint(session, job, processes, nodes_seen)
         return seen_as.JobSeen(
             state=JobState(job.state),
             replicas=job.replicas,
+            is_plain=is_plain(job.spec),
             processes_per_node=job.processes_per_node,
             spares=job.spares,
             max_restarts=job.max_restarts,
@@ -74,7 +78,7 @@ class JobReconciler:
             is_stopping=job.stop_requested,
             cluster_is_going=cluster.state in (ClusterState.DELETING, ClusterState.DELETED),
             halted_at=job.halted_at,
-            grace=timedelta(seconds=float(job.spec.get("grace_s", 10.0))),
+            grace=grace_of(job.spec, job.state),
             groups=_groups(session, job),
             processes=tuple(_process_seen(process) for process in processes),
             nodes=nodes_seen,
@@ -85,6 +89,10 @@ class JobReconciler:
             has_namespace=has_namespace,
             checkpoint=found,
             why=job.why,
+            elastic=elasticity(job, generations),
+            awaits=job.awaits,
+            awaits_since=job.awaits_since,
+            is_queue_behind=any(other.state is JobState.QUEUED and not other.stop_requested for other in others),
             patience=self.patience,
         )
 
@@ -131,6 +139,7 @@ def _write(session: Session, job: Job, action: seen_as.Action, now: datetime) ->
         case seen_as.Publish(members=members, why=why, evidence_at=evidence_at):
             rows = [session.get_one(JobProcess, process) for process in members]
             changes.settle_generation(session, job, rows, cause=why, evidence_at=evidence_at, now=now)
+            changes.settle_size(job, len(rows) // job.processes_per_node)
             changes.settle_why(job, why)
         case seen_as.Move(new=new, why=why):
             changes.settle_job(session, job, new, why=why, now=now)
@@ -142,6 +151,18 @@ def _write(session: Session, job: Job, action: seen_as.Action, now: datetime) ->
             settle_withdrawn(session, node, job.id, DirectiveState.DONE, now=now)
         case seen_as.Say(why=why):
             changes.settle_why(job, why)
+        case _:
+            _write_size(session, job, action, now)
+
+
+def _write_size(session: Session, job: Job, action: seen_as.Action, now: datetime) -> None:
+    match action:
+        case seen_as.Resize(replicas=replicas):
+            changes.settle_size(job, replicas)
+        case seen_as.Await(nodes=count):
+            changes.settle_awaits(job, count, now=now)
+        case seen_as.Form(number=number):
+            changes.settle_formed(session, job, number, now=now)
 
 
 def _nudge_waiting(session: Session, job: Job) -> None:
@@ -151,9 +172,13 @@ def _nudge_waiting(session: Session, job: Job) -> None:
             nudge(session, Job.KIND, other.id)
 
 
-def _nodes_seen(session: Session, job: Job, present: Sequence[Node]) -> Mapping[NodeId, seen_as.NodeSeen]:
+def _nodes_seen(
+    session: Session, job: Job, present: Sequence[Node], *, free_since: bool, others: Sequence[Job], now: datetime
+) -> Mapping[NodeId, seen_as.NodeSeen]:
+    """``free_since``: also since when each has been free, which only jobs that grow ask."""
     held = {node: holder for node, holder in jobs.busy_nodes(session, job.cluster_id).items() if holder != job.id}
-    return {
+    ends = jobs.last_ends(session, [node.id for node in present]) if free_since else {}
+    found = {
         node.id: seen_as.NodeSeen(
             id=node.id,
             group=node.group_name,
@@ -165,9 +190,12 @@ def _nodes_seen(session: Session, job: Job, present: Sequence[Node]) -> Mapping[
             went_at=node.state_since,
             leave_by=node.leave_by,
             leave_why=node.leave_why,
+            free_since=max(node.state_since, ends.get(node.id, node.state_since)) if free_since else None,
         )
         for age, node in enumerate(present)
     }
+    kept = kept_for_others(job, [Claim(other, _groups(session, other)) for other in others if other.awaits], found, now)
+    return {id_: replace(node, is_held=True) if id_ in kept else node for id_, node in found.items()}
 
 
 def _checkpoint(
@@ -176,12 +204,12 @@ def _checkpoint(
     """Whether the job has a namespace, and the newest complete step in it. Nobody is asked while a process that can be heard holds the state.
 
     Memory on nodes that go, or are not heard, does not count: it may be gone with them. Nor does that on nodes which are to be left, as long as
-    somebody there still holds the state.
+    somebody there still holds the state. A job that waits for lost nodes is told too: it may have to start again.
     """
     heard = {node.id for node in present.values() if not node.is_going and node.stream_lost_at is None}
     stay = {node for node in heard if not present[node].must_be_left}
     holding = {one.node_id for one in processes if one.state in ALIVE and one.reformed and one.node_id in heard}
-    if not job.generation or holding & stay:
+    if not job.generation or (holding & stay and not job.awaits):
         return False, None
     heard = stay if holding else heard
     namespace = checkpoints.of_job(session, job.id)
@@ -209,6 +237,9 @@ def _process_seen(process: JobProcess) -> seen_as.ProcessSeen:
         failure=process.failure,
         last_words=process.tail if process.exit_code not in (None, 0) else None,
         device_fault=process.device_fault,
+        hang=_hang_seen(process),
+        raised=_raised_seen(process),
+        has_started=process.pid is not None,
         exit_code=process.exit_code,
         signal=process.signal,
     )
@@ -221,7 +252,24 @@ def _generation_seen(generation: Generation) -> seen_as.GenerationSeen:
         decided_at=generation.decided_at,
         is_formed=generation.formed_at is not None,
         step=generation.step,
+        cause=generation.cause,
     )
+
+
+def _raised_seen(process: JobProcess) -> seen_as.RaisedSeen | None:
+    told = process.raised
+    if told is None:
+        return None
+    at = tuple(datetime.fromisoformat(one) for one in told["at"])
+    return seen_as.RaisedSeen(tuple(told["generations"]), at, told["words"])
+
+
+def _hang_seen(process: JobProcess) -> seen_as.HangSeen | None:
+    told = process.hang
+    if told is None:
+        return None
+    at = datetime.fromisoformat(told["at"])
+    return seen_as.HangSeen(told["generation"], told["step"], told["how"], told["seconds"], told["limit_s"], told["stack"], at)
 
 
 def _told(directive: Any) -> seen_as.Told:

@@ -158,6 +158,7 @@ OWN: Final[dict[str, list[Attack]]] = {
     "ListSpotNotices": [{"Cluster": "$cluster"}],
     "ListSpotPolicies": [{"Cluster": "$cluster"}, {"Cluster": "$cluster_arn"}],
     "PutSpotPolicy": [{"Cluster": cluster, "FallbackGroups": []} for cluster in ("$cluster", "$cluster_arn", "$shared")],
+    "ResizeJob": [{**job, "Replicas": 1} for job in _JOBS],
     "StopJob": _JOBS,
     "SubmitJob": [
         {**_FILE, "Cluster": "$cluster"},

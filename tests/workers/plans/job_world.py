@@ -10,6 +10,7 @@ from models.ids import NodeId, ProcessId
 from models.job.states import JOB, PROCESS, JobState, ProcessState
 from workers.plans.job import plan
 from workers.plans.job_seen import (
+    Await,
     CountRestarts,
     GenerationSeen,
     GiveUp,
@@ -19,7 +20,9 @@ from workers.plans.job_seen import (
     NodeSeen,
     ProcessSeen,
     Publish,
+    Resize,
     Say,
+    SizeChange,
     Start,
     Told,
     Withdraw,
@@ -93,9 +96,15 @@ class World:
                 self.seen = replace(self.seen, told=tuple(told for told in self.seen.told if told.node != node))
             case Say(why=why):
                 self.seen = replace(self.seen, why=why)
+            case Resize(replicas=replicas):
+                self.seen = replace(self.seen, replicas=replicas)
+            case Await(nodes=nodes):
+                since = (self.seen.awaits_since or self.now) if nodes else None
+                self.seen = replace(self.seen, awaits=nodes, awaits_since=since)
 
     def _publish(self, members) -> None:
-        assert len(members) == self.seen.world_size == len(set(members))
+        assert len(members) == len(set(members))
+        self._resize(len(members))
         for process in members:
             one = self.process(process)
             assert one.state in (ProcessState.READY, ProcessState.FINISHED) or one.exit_code == 0, one
@@ -104,6 +113,20 @@ class World:
         number = len(self.seen.generations) + 1
         generations = (*self.seen.generations, GenerationSeen(number, tuple(members), self.now, is_formed=False))
         self.seen = replace(self.seen, generations=generations)
+
+    def _resize(self, ranks: int) -> None:
+        """Only an elastic job's memberships differ in size, and only by sizes that it allows."""
+        elastic, before = self.seen.elastic, self.seen.generation
+        if elastic is None:
+            assert ranks == self.seen.world_size
+            return
+        nodes, rest = divmod(ranks, self.seen.processes_per_node)
+        assert rest == 0
+        assert nodes in elastic.policy.sizes
+        if before is not None and len(before.members) != ranks:
+            change = SizeChange(self.now, len(before.members) // self.seen.processes_per_node, nodes)
+            self.seen = replace(self.seen, elastic=replace(elastic, changes=(*elastic.changes, change)))
+        self.seen = replace(self.seen, replicas=nodes)
 
     # ------------------------------------------------------------------ agents
 

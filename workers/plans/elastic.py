@@ -1,0 +1,331 @@
+"""How many nodes an elastic job has, and when that changes. Pure.
+
+* No size is ever trained on that the job does not allow: never below its least, never above what is wished or left to it.
+* Growth waits until nodes have been free for a while and the size has been the same for a while, which doubles with every change: capacity that comes
+  and goes costs a bounded number of changes. A command is carried out at once. Nobody waits for the newcomers: they are members when they are ready.
+* Lost nodes are waited for as long as the job's file says; then it goes on with those that are left.
+* Somebody who holds the state always stays.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from everstep.notices import LEAVING_CAUSE
+from models.ids import NodeId, ProcessId
+from models.job.states import ProcessState
+from workers.plans import placement
+from workers.plans.decision import soonest
+from workers.plans.job_seen import (
+    Elasticity,
+    GenerationSeen,
+    JobSeen,
+    Patience,
+    ProcessSeen,
+    Publish,
+    SizeChange,
+)
+
+NOT_NEEDED = "the job is smaller now, or has no use for it"
+"""Why a process is given up with which nothing has failed."""
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """Nodes beside those that a job trains on: ``at_hand`` have its processes already; ``free_since`` says of each other one since when it is free.
+
+    ``failed_at`` is when a process that was to take part has died last.
+    """
+
+    at_hand: int = 0
+    free_since: tuple[datetime | None, ...] = ()
+    failed_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Size:
+    """The size to have: ``recruits`` is how many nodes it takes beside the present ones, ``why`` says why it is smaller, or not larger."""
+
+    to: int
+    why: str | None = None
+    recruits: int = 0
+    again_in: timedelta | None = None
+
+
+@dataclass(frozen=True)
+class Wait:
+    """What a job that has lost nodes waits for, ``since`` the first of them. ``is_warming``: nodes for all of them have been found."""
+
+    since: datetime
+    lost: str
+    is_warming: bool
+    evidence_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Course:
+    """What a healthy job does about its size. ``starts`` are nodes for newcomers, ``leaves`` processes that are not needed any more where they are.
+
+    ``recruited`` of the processes that play no rank are to be members soon, and no spares.
+    """
+
+    publish: Publish | None = None
+    starts: tuple[NodeId, ...] = ()
+    leaves: tuple[ProcessSeen, ...] = ()
+    recruited: int = 0
+    waits: str | None = None
+    again_in: timedelta | None = None
+
+
+STAYS = Course()
+
+
+# ---------------------------------------------------------------------------------------------- sizes
+
+
+def aim(elastic: Elasticity) -> int:
+    """The size to have when there are enough nodes: what is wished, as far as it is left to the job."""
+    bound = elastic.wish if elastic.ceiling is None else min(elastic.wish, elastic.ceiling)
+    return elastic.policy.fitting(bound) or elastic.policy.least
+
+
+def at_start(elastic: Elasticity, free: int) -> int | None:
+    """How many of the free nodes the job starts with; None if there are too few for any of its sizes."""
+    return elastic.policy.fitting(min(aim(elastic), free))
+
+
+def choose(elastic: Elasticity, size: int, capacity: Capacity, patience: Patience, now: datetime) -> Size:
+    """The size for a job that trains on ``size`` nodes, all of them well."""
+    goal = aim(elastic)
+    if size > goal:
+        is_left = elastic.ceiling is not None and elastic.ceiling < elastic.wish
+        return Size(goal, (elastic.ceiling_why if is_left else None) or f"{goal} nodes are asked for")
+    if size == goal:
+        return Size(size)
+    until = quiet_until(elastic, capacity.failed_at, patience)
+    if until is not None and until > now and not _is_asked(elastic):
+        return Size(size, f"its size has changed or could not; it grows no sooner than {until:%H:%M:%S} UTC", again_in=until - now)
+    ripe = sum(_is_ripe(elastic, since, now) for since in capacity.free_since)
+    to = elastic.policy.fitting(min(goal, size + capacity.at_hand + ripe)) or size
+    if to > size:
+        return Size(to, recruits=to - size)
+    unripe = [since + elastic.policy.scaling - now for since in capacity.free_since if not _is_ripe(elastic, since, now) and since]
+    why = f"{_nodes(len(capacity.free_since))} free, not for long enough yet" if unripe else "no more nodes are free"
+    return Size(size, why, again_in=soonest(min(unripe, default=None), patience.look))
+
+
+def quiet_until(elastic: Elasticity, failed_at: datetime | None, patience: Patience) -> datetime | None:
+    """Until when a job does not grow by itself: its size has changed, or growth has failed. None if neither ever was."""
+    snooze = elastic.policy.snooze
+    ends = [failed_at + snooze] if failed_at is not None and snooze else []
+    if elastic.changes:
+        newest = elastic.changes[-1]
+        pause = min(patience.longest_stable, patience.stable * 2 ** min(_unrest(elastic.changes, patience) - 1, 20))
+        was_undone = newest.after < newest.before and any(change.after > change.before for change in elastic.changes[-2:-1])
+        ends.append(newest.at + max(pause, snooze if was_undone else pause))
+    return max(ends, default=None)
+
+
+def _unrest(changes: Sequence[SizeChange], patience: Patience) -> int:
+    """How many of the newest changes came soon after one another."""
+    count = 1
+    for earlier, later in zip(reversed(changes[:-1]), reversed(changes), strict=False):
+        if later.at - earlier.at > patience.calm:
+            break
+        count += 1
+    return count
+
+
+def _is_asked(elastic: Elasticity) -> bool:
+    """Whether a command has not been answered by any change yet."""
+    asked = elastic.wished_at
+    return asked is not None and (not elastic.changes or elastic.changes[-1].at < asked)
+
+
+# ---------------------------------------------------------------------------------------------- a job that is well
+
+
+def course(
+    seen: JobSeen, generation: GenerationSeen, alive: Sequence[ProcessSeen], idle: Sequence[ProcessSeen], now: datetime
+) -> Course:
+    """For a job whose newest generation has formed. ``alive`` are all members, ``idle`` the processes besides that count."""
+    elastic = seen.elastic
+    if elastic is None:
+        return STAYS
+    size = len(generation.members) // seen.processes_per_node
+    crews = _crews(seen, idle)
+    spare_nodes = min(seen.spares, len(crews))
+    free = [node for node in placement.free_nodes(seen) if not placement.node_cools(seen, node, now)][seen.spares - spare_nodes :]
+    ready = sum(_is_ready(seen, crew) for crew in crews)
+    at_hand = len(crews) - spare_nodes
+    capacity = Capacity(at_hand, tuple(node.free_since for node in free), _failed_at(seen))
+    right = choose(elastic, size, capacity, seen.patience, now)
+    if right.to < size:
+        return Course(Publish(_kept(seen, alive, right.to), f"Shrinks from {size} to {right.to} nodes: {right.why}."))
+    leaves = _superfluous(seen, idle, spare_nodes + min(right.recruits, at_hand))
+    if right.to == size:
+        waits = f"Trains on {size} of {aim(elastic)} nodes: {right.why}." if right.why else None
+        return Course(leaves=leaves, waits=waits, again_in=right.again_in)
+    to = right.to
+    if ready < right.recruits and _take_too_long(seen, idle, now):
+        to = elastic.policy.fitting(size + ready) or size
+    if size < to <= size + ready:
+        news = [process.id for crew in _first(crews, to - size, lambda crew: _is_ready(seen, crew)) for process in crew]
+        return Course(Publish((*generation.members, *news), f"Grows from {size} to {to} nodes."), recruited=len(news))
+    recruits = min(right.recruits, at_hand)
+    ripe = [node.id for node in free if _is_ripe(elastic, node.free_since, now)][: right.recruits - recruits]
+    waits = f"Trains on {size} of {aim(elastic)} nodes; grows to {right.to} when the newcomers are ready."
+    return Course(
+        starts=tuple(ripe), leaves=leaves, recruited=recruits * seen.processes_per_node, waits=waits, again_in=seen.patience.look
+    )
+
+
+def without_stranded(seen: JobSeen, alive: Sequence[ProcessSeen], now: datetime) -> Publish | None:
+    """The generation without those whose nodes go in a moment, where nobody takes them over; None if nobody is, or the job must not be that small."""
+    elastic = seen.elastic
+    gone = {process.node for process in alive if _goes_now(seen, process, now)}
+    if elastic is None or not gone:
+        return None
+    stay = [process for process in alive if process.node not in gone]
+    size = len({process.node for process in alive})
+    to = at_start(elastic, len(_crews(seen, stay)))
+    if to is None or not any(process.reformed for process in stay):
+        return None
+    return Publish(
+        _kept(seen, stay, to), f"{LEAVING_CAUSE}: nobody takes over from {_nodes(len(gone))}. Shrinks from {size} to {to} nodes."
+    )
+
+
+# ---------------------------------------------------------------------------------------------- a job that has lost nodes
+
+
+def without_lost(
+    seen: JobSeen,
+    generation: GenerationSeen,
+    alive: Sequence[ProcessSeen],
+    others: Sequence[ProcessSeen],
+    wait: Wait,
+    now: datetime,
+) -> Publish | timedelta | None:
+    """The generation of those that are left, or how long more are waited for; None where there are too few for any size.
+
+    ``alive`` are the members that are left, ``others`` the processes besides that count.
+    """
+    elastic = seen.elastic
+    if elastic is None:
+        return None
+    size = len(generation.members) // seen.processes_per_node
+    crews = _crews(seen, alive)
+    ready = [crew for crew in _crews(seen, others) if _is_ready(seen, crew)]
+    to = elastic.policy.fitting(min(aim(elastic), size, len(crews) + len(ready)))
+    if to is None or not (any(process.reformed for crew in crews for process in crew) or not seen.has_ever_formed):
+        return None
+    patience = elastic.policy.faulty * (2 if wait.is_warming else 1)
+    rest = wait.since + patience - now
+    if rest > timedelta(0) and len(crews) < aim(elastic):
+        return rest
+    kept = _kept(seen, alive, min(to, len(crews)))
+    news = [process.id for crew in ready[: to - len(crews)] for process in crew] if to > len(crews) else []
+    why = f"Goes on with {_nodes(to)}" if to == size else f"Shrinks from {size} to {to} nodes"
+    return Publish((*kept, *news), f"{wait.lost} {why}.", wait.evidence_at)
+
+
+def first_size(seen: JobSeen, whole: int, since: datetime | None, now: datetime) -> int | None:
+    """A smaller size for a job that forms and has lost nodes, or that is to be smaller; None to stay with the one that it has."""
+    elastic = seen.elastic
+    if elastic is None:
+        return None
+    goal = aim(elastic)
+    if goal < seen.replicas:
+        return goal
+    if since is None or now - since < elastic.policy.faulty:
+        return None
+    to = at_start(elastic, whole)
+    return to if to is not None and to < seen.replicas else None
+
+
+def has_been_graceful(seen: JobSeen, generation: GenerationSeen, now: datetime) -> bool:
+    """Whether the members have had their time to follow a change of size, if the generation is one: it may have been published again meanwhile."""
+    if seen.elastic is None:
+        return True
+    first = generation
+    for one in reversed(seen.generations):
+        if one.members != generation.members:
+            is_resize = len(one.members) != len(generation.members)
+            return not is_resize or now - first.decided_at >= seen.elastic.policy.graceful
+        first = one
+    return True
+
+
+# ---------------------------------------------------------------------------------------------- nodes and their processes
+
+
+def _crews(seen: JobSeen, processes: Sequence[ProcessSeen]) -> list[list[ProcessSeen]]:
+    """The processes of each node that has all of them, in the order in which the nodes are first named."""
+    by_node: dict[NodeId, list[ProcessSeen]] = defaultdict(list)
+    for process in processes:
+        by_node[process.node].append(process)
+    return [crew for crew in by_node.values() if len(crew) == seen.processes_per_node]
+
+
+def _kept(seen: JobSeen, members: Sequence[ProcessSeen], to: int) -> tuple[ProcessId, ...]:
+    """The members, by rank, that stay when the job shrinks: on nodes that need not be left, and that hold the state, the lowest ranks first."""
+
+    def worth(crew: Sequence[ProcessSeen]) -> tuple[bool, bool]:
+        return seen.nodes[crew[0].node].leave_why is not None, not all(process.reformed for process in crew)
+
+    crews = sorted(_crews(seen, members), key=worth)[:to]
+    stay = {process.id for crew in crews for process in crew}
+    return tuple(process.id for process in members if process.id in stay)
+
+
+def _superfluous(seen: JobSeen, idle: Sequence[ProcessSeen], nodes: int) -> tuple[ProcessSeen, ...]:
+    """Processes on nodes that the job has no use for, beyond so many ``nodes``: whole ones stay before others, those that are ready first."""
+    by_node: dict[NodeId, list[ProcessSeen]] = defaultdict(list)
+    for process in idle:
+        by_node[process.node].append(process)
+    training = {seen.by_id[member].node for member in seen.generations[-1].members}
+    free = [crew for node, crew in by_node.items() if node not in training]
+    free.sort(key=lambda crew: (len(crew) < seen.processes_per_node, not _is_ready(seen, crew), seen.nodes[crew[0].node].age))
+    return tuple(process for crew in free[nodes:] for process in crew)
+
+
+def _first(crews: Sequence[list[ProcessSeen]], count: int, fits: Callable[[list[ProcessSeen]], bool]) -> list[list[ProcessSeen]]:
+    return [crew for crew in crews if fits(crew)][:count]
+
+
+def _is_ready(seen: JobSeen, crew: Sequence[ProcessSeen]) -> bool:
+    node = seen.nodes[crew[0].node]
+    return node.can_be_told and node.leave_why is None and all(process.state is ProcessState.READY for process in crew)
+
+
+def _is_ripe(elastic: Elasticity, free_since: datetime | None, now: datetime) -> bool:
+    """Whether a node has been free for long enough to grow onto it. A command does not wait."""
+    return free_since is None or _is_asked(elastic) or now - free_since >= elastic.policy.scaling
+
+
+def _take_too_long(seen: JobSeen, idle: Sequence[ProcessSeen], now: datetime) -> bool:
+    warming = [process.state_since for process in idle if process.state is not ProcessState.READY]
+    return bool(warming) and now - max(warming) >= seen.patience.start
+
+
+def _failed_at(seen: JobSeen) -> datetime | None:
+    """When the newest process that never took part has died. Those that were not needed any more have not failed."""
+    died = [
+        process.state_since
+        for process in seen.processes
+        if not process.is_alive and not process.reformed and process.failure != NOT_NEEDED
+    ]
+    return max(died, default=None)
+
+
+def _goes_now(seen: JobSeen, process: ProcessSeen, now: datetime) -> bool:
+    deadline = seen.nodes[process.node].leave_by
+    return deadline is not None and seen.nodes[process.node].must_be_left and deadline - seen.patience.leaving <= now
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'s' * (count != 1)}"

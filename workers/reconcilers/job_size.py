@@ -1,0 +1,64 @@
+"""What is seen of a job's size: how it has changed, and which free nodes are kept for jobs that have lost some."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+
+from models.ids import NodeId
+from models.job.elastic import elastic_of
+from models.job.states import ENDED
+from models.job.table import Generation, Job
+from workers.plans.job_seen import Elasticity, NodeSeen, Patience, SizeChange
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A job that waits for nodes it has lost, and the groups that it may use; none: all."""
+
+    job: Job
+    groups: frozenset[str]
+
+
+def elasticity(job: Job, generations: Sequence[Generation]) -> Elasticity | None:
+    """None for a job of one size."""
+    policy = elastic_of(job.spec)
+    if policy is None:
+        return None
+    per_node = job.processes_per_node
+    changes = tuple(
+        SizeChange(after.decided_at, len(before.members) // per_node, len(after.members) // per_node)
+        for before, after in pairwise(generations)
+        if len(before.members) != len(after.members)
+    )
+    return Elasticity(policy, job.wish, job.wished_at, job.ceiling, job.ceiling_why, changes)
+
+
+def is_free_asked(job: Job) -> bool:
+    """Whether the job may grow, so that it matters since when nodes are free."""
+    return job.state not in ENDED and elastic_of(job.spec) is not None
+
+
+def kept_for_others(job: Job, claims: Sequence[Claim], nodes: Mapping[NodeId, NodeSeen], now: datetime) -> frozenset[NodeId]:
+    """Free nodes that other jobs have a claim to, because theirs were lost not long ago: those who have waited longest come first."""
+    kept: set[NodeId] = set()
+    for claim in sorted(claims, key=lambda claim: (claim.job.awaits_since or now, claim.job.id)):
+        if _has_run_out(claim.job, now) or not _comes_before(claim.job, job, now):
+            continue
+        free = [node for node in nodes.values() if node.serves and not node.is_held and node.id not in kept]
+        usable = [node for node in free if not claim.groups or node.group in claim.groups]
+        kept |= {node.id for node in sorted(usable, key=lambda node: node.age)[: claim.job.awaits]}
+    return frozenset(kept)
+
+
+def _has_run_out(other: Job, now: datetime) -> bool:
+    policy = elastic_of(other.spec)
+    bound = Patience().repair if policy is None else max(policy.faulty, Patience().repair)
+    return other.awaits_since is None or now - other.awaits_since > bound
+
+
+def _comes_before(other: Job, job: Job, now: datetime) -> bool:
+    """Of two that wait, the one that has waited longer."""
+    return not job.awaits or ((other.awaits_since or now), other.id) < ((job.awaits_since or now), job.id)
