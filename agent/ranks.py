@@ -134,4 +134,4 @@ def rank_report(job: str, process: str, kind: ToAgent, message: dict[str, Any]) 
         case ToAgent.FINISHED:
             return FinishedReport(job, process, message["generation"], message["step"], message.get("digest"))
         case _:
-            return FailedReport(job, process, message["generation"], message["traceback"])
+            return FailedReport(job, process, message["generation"], message["traceback"], message.get("stays", False))

@@ -42,12 +42,20 @@ class UnsupportedWrapper(EverstepError):
     """DistributedDataParallel(static_graph=True) lays its buckets out once and cannot change its group; leave static_graph off."""
 
 
+class ShardsDoNotFit(EverstepError):
+    """The ranks of this generation cannot hold the shards that run.mesh() asks for."""
+
+
 class TransferFailed(EverstepError):
     """The state could not be read from a peer."""
 
 
 class StepNotCommitted(EverstepError):
     """The body of the loop ended without `with run.update(step): ...`; the step would be trained again for ever."""
+
+
+class UnsteadyData(EverstepError):
+    """Reading the data draws random numbers that training draws too: with workers their order would be left to chance. Leave workers out, or draw from a generator seeded by the sample's index."""
 
 
 class RendezvousRefused(EverstepError):
@@ -84,6 +92,10 @@ class CheckpointUnreadable(EverstepError):
 
 class CheckpointMismatch(EverstepError):
     """A checkpoint does not hold what was asked of it."""
+
+
+class LossStopped(EverstepError):
+    """The loss was no number, or far from those before it, and the loss policy stops training then."""
 
 
 class CheckpointsPoisoned(EverstepError):

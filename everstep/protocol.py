@@ -71,12 +71,17 @@ class Generation(Wire):
 
 @dataclass(frozen=True)
 class Launch(Wire):
-    """How a job's processes are started. ``command`` is run in ``working_dir`` with ``env`` on top of the agent's own."""
+    """How a job's processes are started. ``command`` is run in ``working_dir`` with ``env`` on top of the agent's own.
+
+    ``is_plain``: each generation is made of new processes, which find their rank in their environment, as torchrun gives it.
+    """
 
     command: tuple[str, ...]
     working_dir: str
     env: dict[str, str] = field(default_factory=dict)
     seed: int = 0
+    is_plain: bool = False
+    max_restarts: int = 0
 
 
 @dataclass(frozen=True)

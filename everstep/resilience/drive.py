@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import torch
@@ -17,12 +17,16 @@ from everstep.shards import Manifest
 from everstep.testing import faults
 
 from . import randomness, settings
+from .anomaly import LossPolicy
 from .checkpoints import Checkpoints
 from .construction import NcclGroups
 from .membership import Membership
+from .retry import may_stay
 from .run import Run
+from .sick import LossGuard
 from .state import State
-from .unwind import RehearsalOver, Unwind
+from .unwind import PassOver, RehearsalOver, Unwind
+from .vitals import answer_to_signals
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,11 +60,16 @@ def init() -> Run:
             faults.arm(seen.faults_path, node=seen.node)
         _Current.membership = Membership(seen, NcclGroups() if torch.cuda.is_available() else None)
         _Current.run = Run(seen, _Current.membership)
+        answer_to_signals()
     return _Current.run
 
 
 def resilient(
-    state: State, checkpointer: Checkpointer | None = None
+    state: State,
+    checkpointer: Checkpointer | None = None,
+    *,
+    scale: Mapping[int, Mapping[str, Any]] | None = None,
+    loss: LossPolicy | None = None,
 ) -> Callable[[Callable[Concatenate[Run, P], R]], Callable[P, R]]:
     """Decorates ``train(run, …)``; the result is called without the run.
 
@@ -70,7 +79,16 @@ def resilient(
     Args:
         state: what is carried from process to process.
         checkpointer: what is saved when; None saves nothing, and then only a living peer can give the state back.
+        scale: by the number of ranks, what is to be otherwise at that size; ``run.scale`` says it. The global batch stays, whatever the size.
+        loss: what is done about a loss that is no number, or far above those before it; None: nothing.
+
+    Raises:
+        ValueError: a key of ``scale`` is no number of ranks, or an entry no mapping; or ``loss`` goes back to checkpoints, and there is no checkpointer.
     """
+    if loss is not None and loss.goes_back and checkpointer is None:
+        message = "LossPolicy(... 'rollback'): there is no checkpointer to go back with; give one, as in resilient(state, everstep.Checkpointer(), loss=...)"
+        raise ValueError(message)
+    sizes = _checked(scale or {})
 
     def decorate(train: Callable[Concatenate[Run, P], R]) -> Callable[P, R]:
         @functools.wraps(train)
@@ -78,7 +96,8 @@ def resilient(
             if _Current.run is None or _Current.membership is None:
                 raise NotInitialised
             run, membership = _Current.run, _Current.membership
-            run.attach(state)
+            run.attach(state, sizes)
+            run.losses = LossGuard(loss, membership)
             membership.checkpoints = _checkpoints(checkpointer, run, membership, state)
             enter = functools.partial(train, run, *args, **options)
             if membership.watcher is None:
@@ -88,6 +107,14 @@ def resilient(
         return driven
 
     return decorate
+
+
+def _checked(scale: Mapping[int, Mapping[str, Any]]) -> Mapping[int, Mapping[str, Any]]:
+    for size, said in scale.items():
+        if not isinstance(size, int) or size < 1 or not isinstance(said, Mapping):
+            message = f"scale[{size!r}]: a number of ranks, from 1, leads to a mapping, as in scale={{2: {{'micro_batch': 8}}}}"
+            raise ValueError(message)
+    return scale
 
 
 def _checkpoints(checkpointer: Checkpointer | None, run: Run, membership: Membership, state: State) -> Checkpoints | None:
@@ -120,13 +147,16 @@ def _durable(manifest: Manifest) -> dict[str, Any]:
 
 def _alone(membership: Membership, enter: Callable[[], R]) -> R:
     """A run of one rank: it goes on from its newest checkpoint, and from an older one if that turns out to be of no use."""
+    membership.resume_alone()
     while True:
-        membership.resume_alone()
         try:
             result = enter()
+        except PassOver:
+            continue
         except CollectiveFailed:
             if membership.place.holds_state:
                 raise
+            membership.resume_alone()
             continue
         if membership.checkpoints is not None:
             membership.checkpoints.flush(_LAST_SAVE_S, 0)
@@ -141,6 +171,7 @@ class _Drive:
         self._membership = membership
         self._state = state
         self._enter = enter
+        self._code_if_dismissed = 0
 
     def through(self) -> Any:
         try:
@@ -177,15 +208,26 @@ class _Drive:
                 result = self._enter()
             except Unwind:
                 continue
-            except Exception:
-                if not self._membership.has_lost_generation:
+            except Exception as error:
+                if not (self._membership.has_lost_generation or self._stays_after(error)):
                     raise
                 continue
             is_finished = True
             self._tell_finished()
         if not is_finished:
-            sys.exit(0)
+            sys.exit(self._code_if_dismissed)
         return result
+
+    def _stays_after(self, error: Exception) -> bool:
+        """Tells what user code has raised. The next generation is this process's next try; dismissed instead, it ends as one that has failed."""
+        if not may_stay(error):
+            return False
+        told = _told(error)
+        sys.stderr.write(f"{told}everstep: this process stays, and tries again in a new generation\n")
+        self._run.give_up_step()
+        self._code_if_dismissed = 1
+        self._tell(ToAgent.FAILED, generation=self._run.generation, traceback=told, stays=True)
+        return True
 
     def _join(self) -> bool:
         """True when a generation is joined and the step can begin; False when the process is dismissed."""
@@ -195,6 +237,7 @@ class _Drive:
         membership.has_joined = False
         membership.place.is_reduced = False
         self._state.abandon_step()
+        self._code_if_dismissed = 0
         return True
 
     def _tell_finished(self) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from .anomaly import Losses
+
 
 @dataclass
 class Place:
@@ -21,3 +23,7 @@ class Place:
     last_loss: float | None = None
     recent: list[dict[str, Any]] = field(default_factory=list)
     """The last steps as told by rank 0; its successor tells them again, because words of a killed process may be lost."""
+    position: dict[str, Any] | None = None
+    """Where a stream of data stands after ``consumed`` samples; None where their number says everything."""
+    losses: Losses = field(default_factory=Losses)
+    """What is remembered of losses, where there is a policy for them."""

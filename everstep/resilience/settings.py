@@ -6,8 +6,9 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from everstep.protocol import FAULTS_VARIABLE, NODE_ID_VARIABLE
+from everstep.protocol import FAULTS_VARIABLE, NODE_ID_VARIABLE, PREFETCH_VARIABLE
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class Settings:
     expected_world_size: int | None
     faults_path: str | None
     node: str | None = None
+    prefetch_folder: Path | None = None
+    """In this node's shared memory, of this job alone."""
 
 
 def read(environment: Mapping[str, str] | None = None) -> Settings:
@@ -36,6 +39,7 @@ def read(environment: Mapping[str, str] | None = None) -> Settings:
         expected_world_size=expected or None,
         faults_path=seen.get(FAULTS_VARIABLE) or None,
         node=seen.get(NODE_ID_VARIABLE),
+        prefetch_folder=Path(seen[PREFETCH_VARIABLE]) if seen.get(PREFETCH_VARIABLE) else None,
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from agent.supervisor import Supervisor
+from everstep.evidence import AnomalyReport, HungReport, StragglerReport
 from everstep.protocol import (
     Assignment,
     BrokenReport,
@@ -63,6 +64,10 @@ class Job:
     exits: list[ProcessReport] = field(default_factory=list)
     broken: list[BrokenReport] = field(default_factory=list)
     saved: list[SavedReport] = field(default_factory=list)
+    evidence: list[HungReport | StragglerReport | AnomalyReport] = field(default_factory=list)
+    max_restarts: int = 0
+    """How many generations user code may end by an error while its process stays."""
+    raised: list[FailedReport] = field(default_factory=list)
     losses: dict[int, float | None] = field(default_factory=dict)
     commits: list[tuple[int, int, float]] = field(default_factory=list)
     """(generation, step, Unix seconds), as rank 0 told them."""
@@ -200,7 +205,7 @@ class Plane:
     def _assignment(self, job: Job, node: Node) -> Assignment:
         mine = [name for name, placed in job.placed.items() if placed is node]
         listed = () if job.is_over else tuple(Process(name, local_rank=number) for number, name in enumerate(mine))
-        return Assignment(job.name, job.launch, listed, job.generations[-1] if job.generations else None, grace_s=4.0)
+        return Assignment(job.name, job.launch, listed, job.generations[-1] if job.generations else None, grace_s=4.0 * PATIENCE)
 
     async def _assign(self, job: Job) -> None:
         for node in self.nodes:
@@ -224,6 +229,8 @@ class Plane:
                 job.finished[report.process] = report
             case ReformedReport():
                 job.reformed.append(report)
+            case HungReport() | StragglerReport() | AnomalyReport():
+                job.evidence.append(report)
             case SavedReport():
                 job.saved.append(report)
             case BrokenReport():
@@ -231,6 +238,8 @@ class Plane:
             case ProgressReport():
                 job.losses.update((step.step, step.loss) for step in report.steps)
                 job.commits += [(report.generation, step.step, step.at) for step in report.steps]
+            case FailedReport(stays=True) if len({one.generation for one in [*job.raised, report]}) <= job.max_restarts:
+                job.raised.append(report)
             case FailedReport():
                 self._failure = f"{report.process} failed in generation {report.generation}:\n{report.traceback}"
 
@@ -269,6 +278,8 @@ class Plane:
             for rank in dead:
                 job.members[rank] = job.ready.pop(0)
             await self._publish(job, "replaced")
+        elif not dead and any(report.generation == len(job.generations) for report in job.raised):
+            await self._publish(job, "user code failed")
         elif not dead and job.suspected_at is not None and time.monotonic() - job.suspected_at > BROKEN_PATIENCE_S:
             await self._publish(job, "retried")
 

@@ -1,0 +1,43 @@
+"""User code that raised in processes that stay: the same members try once more, in a new generation, so often as a job may restart. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from workers.plans.evidence import faults, told_fault
+from workers.plans.job_seen import GenerationSeen, JobSeen, ProcessSeen
+
+WHY = "User code raised in processes that live on: the same members try once more."
+
+
+@dataclass(frozen=True)
+class Due:
+    """When the next try is to begin, and when the newest error was told."""
+
+    at: datetime
+    since: datetime
+
+
+def count(seen: JobSeen) -> int:
+    """How often user code has failed: processes that it brought down, and generations that it ended without. However many ranks raise at once, it is once."""
+    ended = {number for process in seen.processes if process.raised for number in process.raised.generations}
+    return len(faults(seen)) + len(ended)
+
+
+def first_words(seen: JobSeen) -> str | None:
+    """What the first failing process said; None if none has failed."""
+    told = [(process.raised.at[0], process.raised.words) for process in seen.processes if process.raised]
+    told += [(process.state_since, told_fault(process)) for process in faults(seen)]
+    return min(told)[1] if told else None
+
+
+def due(seen: JobSeen, generation: GenerationSeen, alive: Sequence[ProcessSeen]) -> Due | None:
+    """None if nobody has raised in this generation. The first try is at once, the pause before each further one twice as long."""
+    raised = [process.raised.at[-1] for process in alive if process.raised and process.raised.generations[-1] == generation.number]
+    if not raised:
+        return None
+    tries = count(seen)
+    pause = min(seen.patience.longest, seen.patience.broken * 2 ** min(tries - 2, 10)) if tries > 1 else seen.patience.broken * 0
+    return Due(min(raised) + pause, min(raised))
