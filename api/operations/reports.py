@@ -162,7 +162,10 @@ def _finished(session: Session, _: Node, report: protocol.FinishedReport, now: d
 
 def _failed(session: Session, _: Node, report: protocol.FailedReport, now: datetime) -> None:
     traceback = report.traceback if report.traceback.strip() else "The process failed without a traceback."
-    job_reports.report_failed(session, report.process, traceback=traceback, now=now)
+    if report.stays:
+        job_reports.report_raised(session, report.process, report.generation, traceback=traceback, now=now)
+    else:
+        job_reports.report_failed(session, report.process, traceback=traceback, now=now)
 
 
 def _lifecycle_started(session: Session, node: Node, report: protocol.LifecycleStarted, now: datetime) -> None:

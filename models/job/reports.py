@@ -55,7 +55,7 @@ def report_process(session: Session, process_id: str, new: ProcessState, *, now:
 
     A fact that is known already stays as it was first told.
     """
-    job, process = _lock(session, process_id)
+    job, process = find(session, process_id)
     if job is None or process is None:
         return
     news = {name: value for name, value in facts.items() if value is not None and getattr(process, name) is None}
@@ -67,7 +67,7 @@ def report_process(session: Session, process_id: str, new: ProcessState, *, now:
 
 def report_broken(session: Session, process_id: str, generation: int, *, message: str, now: datetime) -> None:
     """A collective of the job's current generation failed in this process, while it lived."""
-    job, process = _lock(session, process_id)
+    job, process = find(session, process_id)
     if job is None or process is None or generation != job.generation or generation <= process.broken:
         return
     process.broken = generation
@@ -95,7 +95,7 @@ def report_cut(session: Session, process_id: str, *, why: str, now: datetime) ->
 
 def report_reformed(session: Session, process_id: str, reform: Reform, *, now: datetime) -> None:
     """A member has joined a generation and holds its state. The last one to say so closes the forming."""
-    job, process = _lock(session, process_id)
+    job, process = find(session, process_id)
     if job is None or process is None:
         return
     generation = queries.generation(session, job.id, reform.generation, lock=True)
@@ -129,7 +129,7 @@ def report_progress(session: Session, job_id: str, generation_number: int, steps
 
 def report_finished(session: Session, process_id: str, generation: int, *, step: int, digest: str | None, now: datetime) -> None:
     """A member has done all its steps and waits to be dismissed."""
-    job, process = _lock(session, process_id)
+    job, process = find(session, process_id)
     if job is None or process is None or generation != job.generation:
         return
     process.reformed = max(process.reformed, generation)
@@ -141,7 +141,7 @@ def report_finished(session: Session, process_id: str, generation: int, *, step:
 
 def report_failed(session: Session, process_id: str, *, traceback: str, now: datetime) -> None:
     """User code raised in this process, which exits next. The first traceback of a job is its failure, if it comes to that."""
-    job, process = _lock(session, process_id)
+    job, process = find(session, process_id)
     if job is None or process is None or process.failure is not None:
         return
     process.failure = traceback
@@ -150,9 +150,27 @@ def report_failed(session: Session, process_id: str, *, traceback: str, now: dat
     record(session, job, "user code failed", f"Rank {process.rank}: {last_line[:300]}", now, level=Level.ERROR)
 
 
+def report_raised(session: Session, process_id: str, generation: int, *, traceback: str, now: datetime) -> None:
+    """User code raised in this process, which lives on and waits for a generation to try again in. Counts once a generation."""
+    job, process = find(session, process_id)
+    if job is None or process is None:
+        return
+    before = process.raised or {"generations": [], "at": [], "words": ""}
+    times = dict(zip(before["generations"], before["at"], strict=True))
+    if generation in times:
+        return
+    words = traceback if generation < min(times, default=generation + 1) else before["words"]
+    times = dict(sorted({**times, generation: now.isoformat()}.items()))
+    process.raised = {"generations": [*times], "at": [*times.values()], "words": words}
+    wake(session, job, now=now)
+    last_line = (traceback.strip().splitlines() or ["no traceback"])[-1]
+    words = f"Rank {process.rank}, which lives on: {last_line[:300]}"
+    record(session, job, "user code raised", words, now, level=Level.ERROR, details={"traceback": traceback[-8000:]})
+
+
 def report_device_fault(session: Session, process_id: str, *, text: str, now: datetime) -> None:
     """An accelerator's driver has named this process. Its job is told which rank that is; how the process ends is another report's to say."""
-    job, process = _lock(session, process_id)
+    job, process = find(session, process_id)
     if job is None or process is None:
         return
     who = f"Rank {process.rank}" if process.rank is not None else "A spare"
@@ -161,7 +179,7 @@ def report_device_fault(session: Session, process_id: str, *, text: str, now: da
     session.flush()
 
 
-def _lock(session: Session, process_id: str) -> tuple[Job, JobProcess] | tuple[None, None]:
+def find(session: Session, process_id: str) -> tuple[Job, JobProcess] | tuple[None, None]:
     """The process and its job, both locked; nothing if the process was never wanted or has been given up."""
     job_id = session.scalar(select(JobProcess.job_id).where(JobProcess.id == process_id))
     if job_id is None:

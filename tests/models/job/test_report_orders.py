@@ -14,6 +14,7 @@ from sqlalchemy import inspect
 from sqlalchemy.orm import Session
 
 from models.job import changes, queries, reports
+from models.job.evidence import Hang, report_hung
 from models.job.reports import Committed, Reform
 from models.job.states import ProcessState
 from models.job.table import Job
@@ -44,6 +45,9 @@ def history(job_id: str, dead: str, survivor: str, spare: str) -> dict[str, Repo
     def finished(process: str) -> Report:
         return partial(reports.report_finished, process_id=process, generation=2, step=8, digest="d" * 64, now=NOW)
 
+    def hung(process: str, generation: int, at_step: int, how: str, seconds: float) -> Report:
+        return partial(report_hung, process_id=process, hang=Hang(generation, at_step, how, seconds, 20.0, "where"), now=NOW)
+
     told: dict[str, Report] = {}
     for pid, process in enumerate((dead, survivor, spare), start=100):
         told[f"{pid} started"] = state(process, ProcessState.STARTED, pid=pid)
@@ -59,6 +63,12 @@ def history(job_id: str, dead: str, survivor: str, spare: str) -> dict[str, Repo
         "survivor reformed again": reformed(survivor, 2, 1, 5, "kept"),
         "steps 5-6": progress(2, 5, 6),
         "step 7": progress(2, 7),
+        "survivor raised": partial(reports.report_raised, process_id=survivor, generation=1, traceback="First", now=NOW),
+        "survivor raised again": partial(reports.report_raised, process_id=survivor, generation=2, traceback="Second", now=NOW),
+        "dead waits": hung(dead, 1, 5, "waiting", 21.0),
+        "survivor waited": hung(survivor, 1, 5, "waiting", 21.0),
+        "survivor computes": hung(survivor, 2, 6, "computing", 21.0),
+        "survivor computes on": hung(survivor, 2, 6, "computing", 42.0),
         "spare finished": finished(spare),
         "survivor finished": finished(survivor),
         "spare failed": partial(reports.report_failed, process_id=spare, traceback="Boom", now=NOW),
