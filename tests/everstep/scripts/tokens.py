@@ -1,4 +1,4 @@
-"""A language model's loss in small: samples of unequal length, and the mean is that over all tokens. Usage: tokens.py MODE NOTES UNTIL.
+"""A language model's loss in small: samples of unequal length, and the mean is that over all tokens. Usage: tokens.py MODE NOTES UNTIL [WORKERS].
 
 MODE is ddp or manual. Importing it does nothing: the test trains the same model by itself, without any of the runtime.
 """
@@ -64,7 +64,7 @@ def loss_sum(net: torch.nn.Module, samples: list[Sample]) -> tuple[torch.Tensor,
     return (net(inputs) - targets).square().sum(), len(targets)
 
 
-def main(mode: str, notes: Path, until: int) -> None:
+def main(mode: str, notes: Path, until: int, workers: int = 0) -> None:
     everstep.init()
     net, optimizer, scheduler = parts()
     model = DistributedDataParallel(net) if mode == "ddp" else net
@@ -72,7 +72,7 @@ def main(mode: str, notes: Path, until: int) -> None:
 
     @everstep.resilient(state, scale=SCALE)
     def train(run: everstep.Run) -> None:
-        for step, batch in run.steps(Samples(), global_batch=GLOBAL_BATCH, until=until, collate=list):
+        for step, batch in run.steps(Samples(), global_batch=GLOBAL_BATCH, until=until, collate=list, workers=workers):
             total, tokens = loss_sum(model, [one for _, one in batch])
             loss = total / run.weight(tokens)
             loss.backward()
@@ -91,6 +91,7 @@ def main(mode: str, notes: Path, until: int) -> None:
                     "rate": rate,
                     "loss": update.loss,
                     "scale": dict(run.scale),
+                    "origin": run.batch_origin,
                     "kept": [id(model), id(optimizer), *(one.data_ptr() for one in net.parameters())],
                 }
                 with (notes / f"{os.getpid()}.jsonl").open("a") as stream:
@@ -101,4 +102,4 @@ def main(mode: str, notes: Path, until: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], Path(sys.argv[2]), *map(int, sys.argv[3:]))
