@@ -184,17 +184,18 @@ def kill(record: Record, number: signal.Signals) -> None:
 # ------------------------------------------------------------------ environment and command
 
 
-def launch_environment(own: Mapping[str, str], launch: Launch) -> dict[str, str]:
+def launch_environment(own: Mapping[str, str], launch: Launch, *, is_alone: bool = False) -> dict[str, str]:
     """What every process of a launch sees. The agent's own secrets and its PYTHONPATH stay out of it.
 
-    One thread for OpenMP unless the job says otherwise, as torchrun does: several ranks share a node.
+    One thread for OpenMP unless the job says otherwise, as torchrun does: several ranks share a node, or else it ``is_alone``.
     """
     kept = {
         name: value
         for name, value in own.items()
         if name == "EVERSTEP_NODE_ID" or not (name.startswith("EVERSTEP_") or name in {"PYTHONPATH", "PYTHONHOME"})
     }
-    return {**kept, "OMP_NUM_THREADS": "1", **launch.env}
+    threads = {} if is_alone else {"OMP_NUM_THREADS": "1"}
+    return {**kept, **threads, **launch.env}
 
 
 def process_environment(

@@ -116,6 +116,12 @@ class Rendezvous:
         self._admitted.set()
         self._admitted = asyncio.Event()
 
+    def put(self, generation: Generation, key: str, value: str) -> None:
+        """Says something to those who meet here, on behalf of this agent. Nobody hears it once there is a newer generation."""
+        space = self._spaces.get((generation.job, generation.number))
+        if space is not None:
+            space.set(key, value)
+
     def forget(self, job: str) -> None:
         """The job is over on this node."""
         self._drop_older(job, self._newest.pop(job, 0) + 1)

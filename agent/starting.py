@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from everstep.protocol import Assignment, Process
+from everstep.protocol import PREFETCH_VARIABLE, Assignment, Process
 
-from . import processes
+from . import processes, torchrun
+from .prefetch import Prefetch
 from .processes import Record, Script
 from .zygotes import ZygoteFailed, Zygotes
 
@@ -24,6 +26,8 @@ class Started:
 
     record: Record
     child: subprocess.Popen[bytes] | None = None
+    was_never_wanted: bool = False
+    """It was let go before it had to be started."""
 
 
 class Starter:
@@ -38,7 +42,9 @@ class Starter:
         socket: Path,
         variables: Variables | None,
         zygotes: Zygotes,
+        prefetch: Prefetch,
     ) -> None:
+        self._prefetch = prefetch
         self._environment = environment
         self._address = address
         self._state_dir = state_dir
@@ -55,14 +61,41 @@ class Starter:
         folder.mkdir(parents=True, exist_ok=True)
         return folder / f"{name}.log"
 
-    async def start(self, process: Process, assignment: Assignment) -> Started:
+    def error_path(self, job: str, process: str) -> Path:
+        """Where a plain script is to leave what brought it down."""
+        return self._state_dir / "jobs" / job / f"{process}.error.json"
+
+    async def warm(self, assignment: Assignment) -> None:
+        """Returns when a process of the job can be forked, or when it is clear that it has to be executed."""
+        script = processes.as_script(assignment.launch)
+        with contextlib.suppress(ZygoteFailed, OSError):
+            if script is not None:
+                common = self._common(assignment)
+                zygote = await self._zygotes.get(
+                    script.interpreter, common, self.log_path(assignment.job, "zygote"), assignment.job
+                )
+                await zygote.ready()
+
+    def never(self, process: Process, assignment: Assignment) -> Started:
+        """For one that was held and then let go."""
+        log = self.log_path(assignment.job, process.id)
+        return Started(Record(assignment.job, process.id, str(log), pid=0, start_time=0), was_never_wanted=True)
+
+    async def start(self, process: Process, assignment: Assignment, *, port: int | None = None) -> Started:
+        """With a ``port``, for the ranks of its generation to meet, it is started as torchrun would."""
         job, launch, log = assignment.job, assignment.launch, self.log_path(assignment.job, process.id)
-        common = processes.launch_environment(self._environment, launch)
+        common = self._common(assignment)
         own = processes.process_environment(process, assignment.generation, launch, job=job, address=self._address)
         own["EVERSTEP_DURABLE_URL"] = processes.durable_url(self._environment)
         own["EVERSTEP_SOCKET"] = str(self._socket)
+        if folder := self._prefetch.folder(job):
+            own[PREFETCH_VARIABLE] = str(folder)
         if self._variables is not None:
             own |= await self._variables(job, launch.env.get("EVERSTEP_NAMESPACE"))
+        rank = assignment.generation.rank_of(process.id) if assignment.generation else None
+        if port is not None and assignment.generation is not None and rank is not None:
+            error_file = self.error_path(job, process.id)
+            own |= torchrun.environment(assignment.generation, rank, launch, port=port, error_file=error_file, own=common)
         script = processes.as_script(launch)
         try:
             forked = await self._fork(script, process, assignment, common, own, log) if script else None
@@ -71,6 +104,11 @@ class Starter:
             with log.open("a") as stream:
                 stream.write(f"everstep: cannot start {' '.join(launch.command)}: {error}\n")
             return Started(Record(job, process.id, str(log), pid=0, start_time=0))
+
+    def _common(self, assignment: Assignment) -> dict[str, str]:
+        """What all processes of a job on this node see. A zygote is for those that see the same."""
+        launch = assignment.launch
+        return processes.launch_environment(self._environment, launch, is_alone=launch.is_plain and len(assignment.processes) == 1)
 
     async def _fork(
         self, script: Script, process: Process, assignment: Assignment, common: dict[str, str], own: dict[str, str], log: Path

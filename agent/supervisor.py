@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from everstep.local_protocol import ToAgent
 from everstep.evidence import AnomalyReport, StragglerReport
+from everstep.local_protocol import ToAgent
 from everstep.notices import Evacuation
 from everstep.protocol import (
     Assignment,
+    FailedReport,
     Generation,
     Process,
     ProcessReport,
@@ -28,9 +30,11 @@ from everstep.protocol import (
 )
 from everstep.tiers import DurableReport, SavedReport
 
-from . import processes
+from . import processes, torchrun
+from .bell import Bell
 from .evacuation import Evacuations, Resident
 from .hangs import HUNG_GRACE_S, Hangs
+from .prefetch import Prefetch
 from .processes import Exit, Exits, Record
 from .progress import Progress
 from .ranks import Door, rank_report
@@ -80,6 +84,7 @@ class Supervisor:
         self._processes: dict[str, _Running] = {}
         self._assignments: dict[str, Assignment] = {}
         self._zygotes = Zygotes(self._exits.learn)
+        self._prefetch = Prefetch(state_dir)
         self._starter = Starter(
             environment={**environment, "EVERSTEP_NODE_ID": node_id},
             address=address,
@@ -87,10 +92,13 @@ class Supervisor:
             socket=self._door.path,
             variables=variables,
             zygotes=self._zygotes,
+            prefetch=self._prefetch,
         )
         self._progress = Progress(report)
         self._evacuations = Evacuations(self._residents, report)
         self._hangs = Hangs(report, self.record)
+        self._ports = torchrun.MasterPorts(state_dir / "jobs")
+        self._bell = Bell()
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ------------------------------------------------------------ what the agent calls
@@ -100,6 +108,7 @@ class Supervisor:
         self._starter.records.mkdir(parents=True, exist_ok=True)
         for record in processes.read_records(self._starter.records):
             self._adopt(record)
+        self._prefetch.sweep({running.job for running in self._processes.values()}, time.time())
         await self._door.start()
         kept = self._state_dir / "rendezvous.port"
         port = await self._rendezvous.start(int(kept.read_text()) if kept.exists() else 0)
@@ -124,7 +133,7 @@ class Supervisor:
             assignment = replace(assignment, generation=before.generation)
         self._assignments[assignment.job] = assignment
         if assignment.generation is not None:
-            self._hand_on(assignment.job, assignment.generation)
+            self._hand_on(assignment, assignment.generation)
         listed = {process.id for process in assignment.processes}
         for process in assignment.processes:
             if process.id not in self._processes:
@@ -135,6 +144,7 @@ class Supervisor:
                 self._let_go(name, running, assignment.grace_s)
         if not listed:
             self._forget_job(assignment.job)
+        self._bell.ring()
 
     def evacuate(self, told: Evacuation) -> None:
         """Every process of the node is told, also those that connect later, until it is over; what is left at the deadline is ended."""
@@ -159,6 +169,8 @@ class Supervisor:
         await self._door.stop()
         await self._rendezvous.stop()
         await self._zygotes.stop()
+        self._prefetch.let_go()
+        self._ports.stop()
         self._progress.tell()
 
     def _residents(self) -> list[Resident]:
@@ -167,7 +179,7 @@ class Supervisor:
             if running.record is not None and not running.has_exited:
                 assignment = self._assignments.get(running.job)
                 grace_s = assignment.grace_s if assignment else 0.0
-                found.append(Resident(running.record, grace_s, self._door.is_connected(name)))
+                found.append(Resident(running.record, grace_s, self._listens(name, running)))
         return found
 
     # ------------------------------------------------------------ what the processes say (Listener)
@@ -220,14 +232,41 @@ class Supervisor:
     # ------------------------------------------------------------ starting
 
     async def _launch(self, process: Process, assignment: Assignment) -> None:
-        self._started(await self._starter.start(process, assignment))
+        if assignment.launch.is_plain:
+            self._started(await self._launch_plain(process, assignment))
+        else:
+            self._started(await self._starter.start(process, assignment))
+
+    async def _launch_plain(self, process: Process, assignment: Assignment) -> Started:
+        """Holds the process until it has a rank. It is ready when nothing is left here of the generation before, and its zygote stands."""
+        job, running = assignment.job, self._processes[process.id]
+        await self._bell.until(lambda: running.is_dismissed or not self._has_leftovers(job))
+        await self._starter.warm(assignment)
+        if not running.is_dismissed:
+            running.is_ready = True
+            self._report(self._process_report(process.id))
+        await self._bell.until(lambda: running.is_dismissed or self._is_member(job, process.id))
+        generation = self._assignments[job].generation
+        port = None
+        if generation is not None and not running.is_dismissed:
+            port = await torchrun.master_port(generation, self._bell.until(lambda: running.is_dismissed))
+        if port is None:
+            return self._starter.never(process, assignment)
+        return await self._starter.start(process, self._assignments[job], port=port)
+
+    def _is_member(self, job: str, process: str) -> bool:
+        generation = self._assignments[job].generation if job in self._assignments else None
+        return generation is not None and generation.rank_of(process) is not None
+
+    def _has_leftovers(self, job: str) -> bool:
+        return any(one.job == job and one.is_dismissed and not one.has_exited for one in self._processes.values())
 
     def _started(self, started: Started) -> None:
         record = started.record
         running = self._processes[record.process]
         running.record = record
         if not record.pid:
-            self._ended(record.process, Exit(code=_CANNOT_START))
+            self._ended(record.process, Exit(code=0 if started.was_never_wanted else _CANNOT_START))
             return
         self._report(self._process_report(record.process))
         self._exits.watch(record.pid, lambda ended: self._ended(record.process, ended), started.child)
@@ -244,8 +283,12 @@ class Supervisor:
 
     # ------------------------------------------------------------ generations and endings
 
-    def _hand_on(self, job: str, generation: Generation) -> None:
+    def _hand_on(self, assignment: Assignment, generation: Generation) -> None:
+        job = generation.job
         self._rendezvous.admit(generation)
+        if assignment.launch.is_plain and generation.members[0].node == self._node_id:
+            port = self._ports.reserve(job, generation.number)
+            self._rendezvous.put(generation, torchrun.PORT_KEY, str(port))
         for name, running in self._processes.items():
             if running.job == job and not running.has_exited:
                 self._door.tell_generation(name, generation)
@@ -257,10 +300,25 @@ class Supervisor:
         running.record = replace(running.record, has_exited=True, exit_code=ended.code, exit_signal=ended.signal)
         running.record.write(self._starter.record_path(process))
         self._progress.tell()
+        self._tell_error(process, running.record)
         self._report(self._process_report(process))
+        self._bell.ring()
         assignment = self._assignments.get(running.job)
         if assignment is not None and all(process != listed.id for listed in assignment.processes):
             self._forget(process)
+
+    def _tell_error(self, process: str, record: Record) -> None:
+        """What a plain script has recorded of its end, unless that was ours to bring about or a good one."""
+        told = torchrun.told_error(self._starter.error_path(record.job, process))
+        assignment = self._assignments.get(record.job)
+        if told and record.exit_code != 0 and not self._processes[process].is_dismissed:
+            generation = assignment.generation.number if assignment and assignment.generation else 0
+            self._report(FailedReport(record.job, process, generation, told))
+
+    def _listens(self, process: str, running: _Running) -> bool:
+        """A plain script may be connected, to tell its steps. It hears nothing."""
+        assignment = self._assignments.get(running.job)
+        return self._door.is_connected(process) and not (assignment is not None and assignment.launch.is_plain)
 
     def _let_go(self, process: str, running: _Running, grace_s: float) -> None:
         if running.has_exited:
@@ -275,7 +333,7 @@ class Supervisor:
     async def _end(self, process: str, record: Record, grace_s: float) -> None:
         """DISMISS, half of the grace later SIGTERM, at its end SIGKILL. Who does not listen on the socket gets SIGTERM at once."""
         gone = asyncio.ensure_future(processes.until_gone(record.pid))
-        polite = grace_s / 2 if self._door.is_connected(process) else 0.0
+        polite = grace_s / 2 if self._listens(process, self._processes[process]) else 0.0
         self._door.dismiss(process)
         for number, patience in ((signal.SIGTERM, polite), (signal.SIGKILL, grace_s - polite)):
             await asyncio.wait([gone], timeout=patience)
@@ -290,13 +348,16 @@ class Supervisor:
         self._starter.record_path(process).unlink(missing_ok=True)
         if running is not None and not self._is_wanted(running.job):
             self._assignments.pop(running.job, None)
+            self._prefetch.forget(running.job)
         self._zygotes.release(self._is_wanted)
 
     def _forget_job(self, job: str) -> None:
         """Nothing of it is to run here. Its assignment is kept while something of it still does."""
         self._rendezvous.forget(job)
+        self._ports.release(job)
         if not self._is_wanted(job):
             self._assignments.pop(job, None)
+            self._prefetch.forget(job)
         self._zygotes.release(self._is_wanted)
 
     def _is_wanted(self, job: str) -> bool:

@@ -55,11 +55,18 @@ class Zygote:
         reader, self._writer = await asyncio.open_connection(sock=own, limit=_LONGEST_LINE)
         self._conversation = asyncio.get_running_loop().create_task(self._listen(reader))
 
-    async def fork(self, request: dict[str, Any]) -> int:
-        """Returns the pid. Raises ZygoteFailed."""
+    async def ready(self) -> None:
+        """Waits until everything is imported. Raises ZygoteFailed."""
         try:
             async with asyncio.timeout(_IMPORT_PATIENCE_S):
                 await asyncio.shield(self._ready)
+        except TimeoutError as error:
+            raise ZygoteFailed from error
+
+    async def fork(self, request: dict[str, Any]) -> int:
+        """Returns the pid. Raises ZygoteFailed."""
+        try:
+            await self.ready()
             if self._writer is None or self.has_died:
                 raise ZygoteFailed
             forked: asyncio.Future[int] = asyncio.get_running_loop().create_future()

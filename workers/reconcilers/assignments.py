@@ -7,6 +7,7 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
+from everstep.evidence import HANG_AFTER_S, HANG_AFTER_VARIABLE
 from everstep.protocol import Assignment, Launch, Member, Process
 from everstep.protocol import Generation as Membership
 from models.checkpoint.policy import policy_of
@@ -14,6 +15,7 @@ from models.directive import queries as directives
 from models.directive.changes import settle_assignments
 from models.ids import NodeId
 from models.job import queries as jobs
+from models.job.plain import grace_of, is_plain
 from models.job.states import ENDED
 from models.job.table import Job, JobProcess
 from models.node.table import Node
@@ -41,7 +43,7 @@ def _assignment(job: Job, processes: list[JobProcess], membership: Membership | 
         launch=_launch(job),
         processes=tuple(Process(id=one.id, rank=one.rank, local_rank=one.local_rank) for one in listed),
         generation=membership if processes else None,
-        grace_s=float(job.spec.get("grace_s", 10.0)),
+        grace_s=grace_of(job.spec, job.state).total_seconds(),
     )
 
 
@@ -51,13 +53,16 @@ def _launch(job: Job) -> Launch:
     The namespace is not the user's to name here: the control plane has checked that no other job saves in the one of the job file.
     """
     spec = job.spec
-    own = {"WORLD_SIZE": str(job.replicas * job.processes_per_node)}
+    own = {} if is_plain(spec) else {"WORLD_SIZE": str(job.replicas * job.processes_per_node)}
+    ours = {"EVERSTEP_NAMESPACE": policy_of(spec, job.id).namespace, HANG_AFTER_VARIABLE: str(spec.get("hang_after") or HANG_AFTER_S)}
     given = {str(name): str(value) for name, value in (spec.get("env") or {}).items()}
     return Launch(
         command=tuple(str(word) for word in spec["command"]),
         working_dir=str(spec.get("working_dir") or "/"),
-        env=own | given | {"EVERSTEP_NAMESPACE": policy_of(spec, job.id).namespace},
+        env=own | given | ours,
         seed=int(spec.get("seed") or 0),
+        is_plain=is_plain(spec),
+        max_restarts=job.max_restarts,
     )
 
 
