@@ -16,7 +16,8 @@ from models.job.states import JobState, ProcessState
 class Job(Leased, Versioned, Timed, Base):
     """A training job. ``spec`` is the job file as it was accepted, defaults filled in. Callers of other teams than ``team`` do not see it.
 
-    ``restarts`` counts processes replaced because user code failed (limited by ``max_restarts``); ``recoveries`` counts generations after the
+    ``restarts`` counts how often user code has failed, limited by ``max_restarts``: processes that it ended, and generations that it ended while
+    its processes lived on; ``recoveries`` counts generations after the
     first with as many members as the one before, ``resizes`` those with another number. ``halted_at`` is when its processes were told to end.
     ``productive_s`` sums the seconds of distinct committed steps; ``why`` says in words what the last plan decided or waits for.
 
