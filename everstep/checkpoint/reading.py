@@ -19,7 +19,7 @@ from everstep.checkpoint.contents import Contents
 from everstep.checkpoint.copies import copies_of
 from everstep.checkpoint.fetching import Bytes, Region, ShardReader, Want
 from everstep.checkpoint.layout import Layout
-from everstep.checkpoint.torch_parts import dtype_of, local_of
+from everstep.checkpoint.torch_parts import dtype_of, local_of, own_rows
 from everstep.errors import CheckpointMismatch
 from everstep.shards import StepFound
 
@@ -62,23 +62,30 @@ class StepReader:
         self._at_once([(self._shards[shard], some) for shard, some in by_shard.items()])
 
     def fill_tensors(self, targets: Mapping[str, Tensor]) -> None:
-        """Copies whole tensors by name. Raises CheckpointMismatch if one is not in the step or has another shape."""
+        """Copies tensors by name: whole ones, and of those that are divided by rows the own part. Raises CheckpointMismatch if one is not in the step or has another shape."""
         self.fill(want for name, into in targets.items() for want in self.regions(name, into))
 
     def regions(self, name: str, into: Tensor) -> Iterator[Region]:
-        """What makes up the whole tensor of that name."""
+        """What makes up the tensor of that name; of one that is divided by rows, what this process has of it."""
         content = self.metadata().tensors.get(name)
         if content is None or tuple(into.shape) != content.size:
             has = "no such tensor" if content is None else f"the shape {content.size}"
             message = f"{name!r} of shape {tuple(into.shape)} is asked for; step {self.found.step} has {has}"
             raise CheckpointMismatch(message)
+        first, end = own_rows(into)
         for chunk in content.chunks:
-            part = local_of(into)
-            if chunk.sizes != content.size:
-                for axis, (offset, length) in enumerate(zip(chunk.offsets, chunk.sizes, strict=True)):
-                    part = part.narrow(axis, offset, length)
-            nowhere = (0,) * len(chunk.sizes)
-            yield Region(chunk.shard, name, chunk.offsets, chunk.sizes, nowhere, chunk.sizes, dtype_of(content.dtype), part)
+            if not content.size:
+                yield Region(chunk.shard, name, (), (), (), (), dtype_of(content.dtype), local_of(into))
+                continue
+            low, high = max(first, chunk.offsets[0]), min(end, chunk.offsets[0] + chunk.sizes[0])
+            if low >= high and content.size[0]:
+                continue
+            part = local_of(into).narrow(0, low - first, high - low)
+            for axis, (offset, length) in enumerate(zip(chunk.offsets[1:], chunk.sizes[1:], strict=True), 1):
+                part = part.narrow(axis, offset, length)
+            begins = (low - chunk.offsets[0], *(0 for _ in chunk.sizes[1:]))
+            lengths = (high - low, *chunk.sizes[1:])
+            yield Region(chunk.shard, name, chunk.offsets, chunk.sizes, begins, lengths, dtype_of(content.dtype), part)
 
     def blob(self, name: str) -> bytes:
         """The bytes that were saved under that name. Raises CheckpointMismatch if there are none."""

@@ -1,7 +1,8 @@
-"""A replicated state, divided over the ranks that hold it: each writes its part of the bytes, nobody needs to ask anybody.
+"""A state, divided over the ranks that hold it: each writes its part of the bytes, nobody needs to ask anybody.
 
-Every rank computes the same division from shapes alone. The state is a row of tensors, each a row of rows (of its first dimension); rank ``k``
-of ``W`` writes the rows that begin in the ``k``-th of ``W`` equal parts of all bytes.
+Every rank computes the same division from shapes alone. What is replicated is a row of tensors, each a row of rows (of its first dimension);
+rank ``k`` of ``W`` writes the rows that begin in the ``k``-th of ``W`` equal parts of all these bytes. A tensor that is sharded by rows is
+written shard by shard: shard ``k`` of ``S`` by one of the ranks ``k``, ``k + S``, …, which take turns from tensor to tensor.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 from .contents import Chunk, Contents, TensorContent
 from .layout import Layout
 from .placing import copy_all, kept_views
-from .torch_parts import over
+from .torch_parts import inside, local_of, over, rows_of, shards_of
 
 REST = "everstep.rest"
 """The blob of everything that is no tensor, in rank 0's shard."""
@@ -46,6 +47,7 @@ class Entry:
     name: str
     dtype: torch.dtype
     shape: tuple[int, ...]
+    shards: int = 1
 
     @property
     def rows(self) -> int:
@@ -78,6 +80,8 @@ class Part:
         return self.rows * self.entry.row_bytes
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self.entry.shards > 1:
+            return tensor  # all that this rank has of it
         return tensor[self.first : self.first + self.rows] if self.entry.shape else tensor
 
 
@@ -110,16 +114,20 @@ class Division:
 
 
 def entries_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> tuple[Entry, ...]:
-    return tuple(Entry(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors)
+    return tuple(Entry(name, tensor.dtype, tuple(tensor.shape), shards_of(tensor)) for name, tensor in tensors)
 
 
 @functools.lru_cache(maxsize=4)
 def divide(entries: tuple[Entry, ...], world_size: int) -> Division:
     """Parts of equal bytes, to within a row. Pure: equal in every rank that has tensors of these names, types and shapes."""
-    total = sum(entry.rows * entry.row_bytes for entry in entries)
+    total = sum(entry.rows * entry.row_bytes for entry in entries if entry.shards == 1)
     parts: list[list[Part]] = [[] for _ in range(world_size)]
     before = 0
     for number, entry in enumerate(entries):
+        if entry.shards > 1:
+            for rank, first, end in _shards(entry, number, world_size):
+                parts[rank].append(Part(number, entry, first, end - first))
+            continue
         for rank, first, end in _cuts(entry, before, total, world_size):
             parts[rank].append(Part(number, entry, first, end - first))
         before += entry.rows * entry.row_bytes
@@ -137,6 +145,15 @@ def _cuts(entry: Entry, before: int, total: int, world_size: int) -> Iterator[tu
         end = entry.rows if rank == world_size - 1 else _row_of(rank + 1, entry, before, total, world_size)
         if end > first:
             yield rank, first, end
+
+
+def _shards(entry: Entry, number: int, world_size: int) -> Iterator[tuple[int, int, int]]:
+    """As ``_cuts``, of a tensor that is sharded by rows."""
+    replica = number % (world_size // entry.shards)
+    for index in range(entry.shards):
+        first, end = rows_of(entry.rows, entry.shards, index)
+        if end > first or (index == 0 and entry.rows == 0):
+            yield replica * entry.shards + index, first, end
 
 
 def _row_of(rank: int, entry: Entry, before: int, total: int, world_size: int) -> int:
@@ -196,11 +213,11 @@ class Plan:
 
     def capture(self, blobs: Mapping[str, bytes]) -> Captured:
         """What is to be written, at a moment at which the state is that of a committed step."""
-        mine = [tensor for tensor, _ in self._parts]
+        mine = [inside(tensor) for tensor, _ in self._parts]
         with torch.no_grad():
             for place in self._cut:
                 tensor, part = self._parts[place]
-                mine[place] = part.of(tensor.detach())
+                mine[place] = part.of(local_of(tensor))
             for place in self._fleeting:
                 mine[place] = mine[place].detach().clone()
         layout = self._layout.extended((name, None, len(blob)) for name, blob in blobs.items())

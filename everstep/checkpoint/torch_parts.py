@@ -33,6 +33,37 @@ def local_of(tensor: Tensor) -> Tensor:
     return (tensor._local_tensor if isinstance(tensor, DTensor) else tensor).detach()  # noqa: SLF001
 
 
+def shards_of(tensor: Tensor) -> int:
+    """Into how many pieces of rows a tensor is divided over processes; 1 for one that is whole. Raises CheckpointMismatch for other divisions."""
+    if not isinstance(tensor, DTensor):
+        return 1
+    mesh, placements = tensor.device_mesh, tensor.placements
+    if mesh.ndim != 1 or not placements[0].is_shard(0):
+        message = f"a tensor that is divided as {placements} cannot be saved from an everstep.State; only rows on a mesh of one dimension can"
+        raise CheckpointMismatch(message)
+    return mesh.size()
+
+
+def own_rows(tensor: Tensor) -> tuple[int, int]:
+    """First row and end of what this process has of a tensor, whole or divided as ``shards_of`` says."""
+    length = tensor.shape[0] if tensor.dim() else 1
+    if not isinstance(tensor, DTensor):
+        return 0, length
+    coordinate = tensor.device_mesh.get_coordinate() or (0,)
+    return rows_of(length, shards_of(tensor), coordinate[0])
+
+
+def rows_of(length: int, shards: int, index: int) -> tuple[int, int]:
+    """Of ``length`` rows those of one piece: pieces have ``ceil(length / shards)`` rows, the last ones fewer or none."""
+    piece = -(-length // shards)
+    return min(index * piece, length), min((index + 1) * piece, length)
+
+
+def inside(tensor: Tensor) -> Tensor:
+    """As ``local_of``, and of a whole tensor itself."""
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor  # noqa: SLF001
+
+
 def size_of(shape: Sequence[int], dtype: torch.dtype) -> int:
     """In bytes."""
     return prod(shape) * dtype.itemsize

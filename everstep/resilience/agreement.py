@@ -11,12 +11,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from everstep.checkpoint import poison
 from everstep.checkpoint.poison import Failure
 from everstep.errors import CheckpointsPoisoned, StateLost, StateMismatch
 from everstep.protocol import Source
+
+from .shard_agreement import Mark, ShardPlan, Standing, plan_shards
+from .sharding import Seat
 
 FIRST_CAUSE = "start"
 """The cause of a generation that may begin from the initial weights: the control plane knows that none ever trained."""
@@ -28,6 +32,8 @@ class Card:
 
     ``alone_since`` is the first of an unbroken row of generations that it saw and was a member of without ever holding state; in those
     no step can have been committed, because that takes its vote. ``initial`` is the digest of the state with which it would begin.
+    ``groups`` are the user's own groups that it knows. Of a sharded state: ``wanted`` is the seat that this rank is to take, ``seat`` the one
+    that its state is of, ``replicas`` the copies of shards that it keeps, with ``losses`` by step.
     """
 
     rank: int
@@ -39,13 +45,30 @@ class Card:
     alone_since: int
     initial: str = ""
     loss: float | None = None
+    groups: tuple[str, ...] = ()
+    wanted: tuple[int, int] | None = None
+    seat: tuple[int, int] | None = None
+    replicas: tuple[Mark, ...] = ()
+    losses: tuple[tuple[int, float | None], ...] = ()
+    anomalies: dict[str, Any] = field(default_factory=dict)
+    """What was done about losses, for those who have come late."""
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Card:
-        return cls(**json.loads(text))
+        told = json.loads(text)
+        for member in ("groups", "replicas", "losses"):
+            told[member] = tuple(tuple(one) if isinstance(one, list) else one for one in told[member])
+        for member in ("wanted", "seat"):
+            told[member] = tuple(told[member]) if told[member] else None
+        return cls(**told)
+
+    def standing(self) -> Standing:
+        """Of a sharded state."""
+        seat = Seat(*self.seat) if self.seat else None
+        return Standing(self.rank, Seat(*self.wanted or (1, 0)), self.step, seat, self.is_reduced, self.replicas)
 
 
 @dataclass(frozen=True)
@@ -89,6 +112,8 @@ class Agreement:
     loss: float | None
     checkpoint: Candidate | None = None
     failures: tuple[Failure, ...] = ()
+    shards: ShardPlan | None = None
+    """Who holds which shard, where the state is sharded and somebody holds each of them."""
 
 
 def may_begin(cards: tuple[Card, ...], generation: int, cause: str) -> bool:
@@ -97,6 +122,9 @@ def may_begin(cards: tuple[Card, ...], generation: int, cause: str) -> bool:
 
 
 def nobody_holds(cards: tuple[Card, ...]) -> bool:
+    """Of a sharded state: not all of it is held by those who are there."""
+    if cards[0].wanted is not None:
+        return plan_shards(tuple(card.standing() for card in cards)) is None
     return not any(card.holds_state for card in cards)
 
 
@@ -125,11 +153,27 @@ def agree(cards: tuple[Card, ...], generation: int, cause: str, sights: tuple[Si
         raise StateMismatch
     if nobody_holds(cards):
         return _from_checkpoint(sights) or _begin_or_refuse(cards, generation, cause, sights)
+    if cards[0].wanted is not None:
+        return _from_shards(cards)
     holding = [card for card in cards if card.holds_state]
     target = max(card.step for card in holding)
     newest = [card for card in holding if card.step == target]
     sources = tuple(_source(card, target) for card in cards)
     return Agreement(target, sources, tuple(card.rank for card in newest), newest[0].loss)
+
+
+def common_groups(cards: tuple[Card, ...]) -> set[str]:
+    """The groups that all ranks know, and can therefore build."""
+    return set.intersection(*(set(card.groups) for card in cards))
+
+
+def _from_shards(cards: tuple[Card, ...]) -> Agreement:
+    plan = plan_shards(tuple(card.standing() for card in cards))
+    if plan is None:
+        raise StateLost
+    losses = [card.loss for card in cards if card.seat and card.step == plan.step]
+    losses += [loss for card in cards for step, loss in card.losses if step == plan.step]
+    return Agreement(plan.step, plan.sources, (), losses[0] if losses else None, shards=plan)
 
 
 def _from_checkpoint(sights: tuple[Sight, ...]) -> Agreement | None:
@@ -162,6 +206,13 @@ def _begin_or_refuse(cards: tuple[Card, ...], generation: int, cause: str, sight
 
 def _begin(cards: tuple[Card, ...]) -> Agreement:
     """From the initial state of rank 0: DDP was built in worlds of one, so nothing has made the ranks' initial weights equal yet."""
+    if cards[0].wanted is not None:
+        if len({card.initial for card in cards}) > 1:
+            message = (
+                "a sharded model begins from weights that all ranks have made alike: call torch.manual_seed(...) before building it"
+            )
+            raise StateMismatch(message)
+        return Agreement(0, tuple(Source.INITIAL for _ in cards), (), None)
     like_first = tuple(card.rank for card in cards if card.initial == cards[0].initial)
     sources = tuple(Source.INITIAL if card.rank in like_first else Source.PEER for card in cards)
     return Agreement(0, sources, like_first, None)

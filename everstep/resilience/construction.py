@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -32,6 +33,9 @@ class AcceleratorGroups(Protocol):
 
     def abort(self) -> None: ...
 
+    def forget(self) -> None:
+        """The groups so far are let go: what is added from now on belongs to the next generation."""
+
     def why_broken(self) -> str | None:
         """Waits for what was started on the device; None when all of it has come to its proper end."""
 
@@ -48,11 +52,14 @@ class NcclGroups:
         options._timeout = OPERATION_TIMEOUT  # noqa: SLF001
         backend = dist.ProcessGroupNCCL(dist.PrefixStore("nccl", store), rank, size, options)
         group._register_backend(torch.device("cuda"), dist.ProcessGroup.BackendType.NCCL, backend)  # noqa: SLF001
-        self._current = [backend]
+        self._current.append(backend)
 
     def abort(self) -> None:
-        for backend in self._current:
+        for backend in tuple(self._current):
             backend.abort()
+        self._current = []
+
+    def forget(self) -> None:
         self._current = []
 
     def why_broken(self) -> str | None:
@@ -61,6 +68,15 @@ class NcclGroups:
             return "the NCCL communicator was aborted"
         errors = [error for backend in self._current if (error := backend.get_error().name) != "SUCCESS"]
         return f"NCCL tells of {errors[0]}" if errors else None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A group to be built: ``rank`` and ``size`` are those inside of it, ``store`` is a prefix that only its members use."""
+
+    store: dist.Store
+    rank: int
+    size: int
 
 
 class Construction:
@@ -78,24 +94,36 @@ class Construction:
 
     def build(self, store: dist.Store, rank: int, size: int, escape: Escape) -> GuardedGroup:
         """Raises Unwind when a newer generation exists, and the constructor's own error when it failed."""
-        outcome: list[dist.ProcessGroup | Exception] = []
-        finished = threading.Event()
+        return self.build_all({"": Wanted(store, rank, size)}, escape)[""]
 
-        def construct() -> None:
+    def build_all(self, wanted: dict[str, Wanted], escape: Escape) -> dict[str, GuardedGroup]:
+        """As ``build``, all of them beside each other, each in a thread of its own."""
+        outcomes: dict[str, dist.ProcessGroup | Exception] = {}
+        progress = threading.Event()
+
+        def construct(name: str, one: Wanted) -> None:
             try:
-                outcome.append(self._inner(store, rank, size))
+                outcomes[name] = self._inner(one.store, one.rank, one.size)
             except Exception as error:  # noqa: BLE001, raised in the caller's thread
-                outcome.append(error)
-            finished.set()
+                outcomes[name] = error
+            progress.set()
 
-        threading.Thread(target=construct, name="everstep-construction", daemon=True).start()
-        while not finished.wait(_POLL_S):
+        for name, one in wanted.items():
+            threading.Thread(target=construct, args=(name, one), name="everstep-construction", daemon=True).start()
+        while len(outcomes) < len(wanted):
+            progress.wait(_POLL_S)
+            progress.clear()
+            if failed := [one for one in tuple(outcomes.values()) if isinstance(one, Exception)]:
+                raise failed[0]
             if escape.is_superseded():
                 raise Unwind
-        result = outcome.pop()
-        if isinstance(result, Exception):
-            raise result
-        return GuardedGroup(result, rank, size, escape)
+        built = {}
+        for name, one in wanted.items():
+            result = outcomes[name]
+            if isinstance(result, Exception):
+                raise result
+            built[name] = GuardedGroup(result, one.rank, one.size, escape)
+        return built
 
     def install(self, group: GuardedGroup, store: dist.Store) -> None:
         """Makes a built group torch's default group, in place of the one before. Group names come out the same every time."""
@@ -106,6 +134,8 @@ class Construction:
     def uninstall(self) -> None:
         if dist.is_initialized():
             dist.destroy_process_group()
+            if self._accelerator is not None:
+                self._accelerator.forget()
 
     def _create(self, options: Any, _backend_options: Any) -> GuardedGroup:
         """Called by torch. Sub-groups that the user asks for (``new_group``) are built on the store which torch passes on."""

@@ -39,17 +39,20 @@ class Fence:
         return own
 
     @contextlib.contextmanager
-    def around_construction(self, generation: int) -> Iterator[None]:
-        """Everything that appears inside belongs to the group under construction; a cut inside cuts what has appeared so far."""
+    def around_construction(self, generation: int, *, is_further: bool = False) -> Iterator[None]:
+        """Everything that appears inside belongs to the groups under construction; a cut inside cuts what has appeared so far.
+
+        ``is_further``: one more group of the same generation, whose sockets are cut together with those that there are.
+        """
         with self._lock:
             self._generation = generation
             self._before = _open_sockets()
-            self._group = {}
+            self._group = self._group if is_further else {}
         try:
             yield
         finally:
             with self._lock:
-                self._group = self._appeared()
+                self._group = self._group | self._appeared()
                 self._before = None
 
     def cut(self, below: int) -> bool:
@@ -60,7 +63,7 @@ class Fence:
         with self._lock:
             if self._generation >= below:
                 return False
-            targets = self._appeared() if self._before is not None else dict(self._group)
+            targets = self._group | self._appeared() if self._before is not None else dict(self._group)
             for inode, descriptor in targets.items():
                 _shut_down(descriptor, inode)
         return True

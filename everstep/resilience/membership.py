@@ -8,17 +8,14 @@ agent, and then a newer generation is waited for. Nothing here waits without loo
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
-from dataclasses import dataclass, field
-from typing import Any
 
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from everstep.errors import (
     CheckpointMismatch,
     CheckpointsPoisoned,
-    CheckpointUnreadable,
     CollectiveFailed,
     EverstepError,
     StateLost,
@@ -28,61 +25,29 @@ from everstep.local_protocol import ToAgent
 from everstep.protocol import Generation, Source
 from everstep.testing import faults
 
-from .agreement import FIRST_CAUSE, Agreement, Card, Sight, agree, may_begin, nobody_holds
+from . import hybrid
+from .agreement import Agreement, Card, Sight, agree, common_groups, may_begin, nobody_holds
+from .anomaly import Losses
 from .checkpoints import Checkpoints, look_around
-from .construction import CONSTRUCTION_TIMEOUT, AcceleratorGroups, Construction
+from .construction import CONSTRUCTION_TIMEOUT, AcceleratorGroups, Construction, Wanted
+from .escapes import Alone, OfGeneration
 from .fence import Fence
+from .groups import Escape
+from .moves import Joining, Meeting, Phases, resume_alone
+from .own_groups import OwnGroups, Ranks, StableGroup
 from .peers import PeerWatch
 from .place import Place
 from .rendezvous import RendezvousClient, RendezvousStore, Superseded
 from .settings import Settings
+from .shard_moves import ShardMoves
+from .sharding import SHARD_GROUP, Sharding
 from .state import State
-from .transfer import Published, Receiver, TransferServer
+from .transfer import TransferServer
 from .unwind import Unwind
 from .watcher import Watcher
 
-_log = logging.getLogger("everstep.checkpoint")
-
 _MEETING_PATIENCE_S = 600.0
 _BROKEN_AGAIN_S = 10.0
-
-
-@dataclass
-class _Phases:
-    ends: dict[str, float] = field(default_factory=dict)
-
-    def end(self, name: str) -> None:
-        self.ends[name] = time.time()
-
-
-class Alone:
-    """The escape of a world of one: there is nobody to wait for."""
-
-    def is_superseded(self) -> bool:
-        return False
-
-    def cut(self) -> None:
-        """Nobody is connected."""
-
-    def failed(self, message: str) -> None:
-        """The caller sees the error itself."""
-
-
-class _Escape:
-    """How waits of one generation end."""
-
-    def __init__(self, membership: Membership, number: int) -> None:
-        self._membership = membership
-        self._number = number
-
-    def is_superseded(self) -> bool:
-        return self._membership.is_superseded(self._number)
-
-    def cut(self) -> None:
-        self._membership.cut(self._number + 1)
-
-    def failed(self, message: str) -> None:
-        self._membership.tell_broken(self._number, message)
 
 
 class Membership:
@@ -98,7 +63,10 @@ class Membership:
         self._server: TransferServer | None = None
         self._peers: PeerWatch | None = None
         self._ports: list[int] = []
-        self._store: RendezvousStore | None = None
+        self._buildable: set[str] = set()
+        self._late: Meeting | None = None
+        self._store: dist.Store | None = None
+        self._meeting_place: RendezvousStore | None = None
         """Held here, because C++ holds only its own half: a collected Python half makes torch's calls fail."""
         self._broken: int = 0
         self.initial_digest = ""
@@ -109,9 +77,13 @@ class Membership:
         self.watcher: Watcher | None = None
         self.checkpoints: Checkpoints | None = None
         """None where there is nowhere to save to; set by ``resilient``."""
+        self.groups = OwnGroups()
+        self.sharding = Sharding(self.groups)
         self.install_alone()
         if settings.socket_path is not None:
             self._server = TransferServer(settings.address, self._fence)
+        self.moves = ShardMoves(self.place, self._server, self._fence, self.sharding)
+        if settings.socket_path is not None:
             self.watcher = Watcher(settings.socket_path, settings.process, self._on_newer)
 
     # ------------------------------------------------------------ any thread
@@ -143,6 +115,7 @@ class Membership:
             CollectiveFailed: always.
         """
         self.place.holds_state = self.place.is_reduced = False
+        self.moves.forget_all()
         self.tell_broken(self.place.generation, why)
         raise CollectiveFailed(why)
 
@@ -153,6 +126,11 @@ class Membership:
         """
         if self.watcher is not None and not self.is_superseded(number) and self._broken < number:
             self.watcher.tell(ToAgent.BROKEN, generation=number, message="a peer's connections have closed", at=time.time())
+
+    def _escape(self, number: int) -> OfGeneration:
+        return OfGeneration(
+            lambda: self.is_superseded(number), lambda: self.cut(number + 1), lambda message: self.tell_broken(number, message)
+        )
 
     def _on_newer(self, number: int) -> None:
         """Called by the watcher as soon as it knows: whoever waits for a peer of the old generation comes free."""
@@ -189,30 +167,54 @@ class Membership:
         return self._settings.job
 
     def resume_alone(self) -> None:
-        """A run of one rank goes on from its newest checkpoint, if it has any.
-
-        Raises:
-            StateLost: a tier could not be asked.
-            CheckpointsPoisoned: going on from checkpoints has failed too often.
-        """
-        place, checkpoints = self.place, self.checkpoints
-        place.holds_state = True
-        if checkpoints is None:
-            return
-        cards = (Card(0, 0, holds_state=False, is_reduced=False, structure="", transfer_port=0, alone_since=1),)
-        while (agreement := agree(cards, 1, FIRST_CAUSE, (checkpoints.sight(0),))).checkpoint is not None:
-            try:
-                checkpoints.load(agreement, place)
-            except CheckpointUnreadable as error:
-                _log.warning("An older checkpoint is looked for: %s", error)
-            else:
-                checkpoints.joined(0)
-                return
+        """A run of one rank goes on from its newest checkpoint, if it has any. Raises StateLost, CheckpointsPoisoned."""
+        resume_alone(self.place, self.checkpoints)
 
     def install_alone(self) -> None:
         """A world of one, in which models are wrapped and rehearsed. Listens on loopback only, connects to nobody."""
-        store = dist.HashStore()
-        self._construction.install(self._construction.build(store, 0, 1, Alone()), store)
+        self._store = dist.HashStore()
+        self._construction.install(self._construction.build(self._store, 0, 1, Alone()), self._store)
+
+    def group(self, name: str, ranks: Ranks) -> StableGroup:
+        """The user's group of that name. One that this generation has not built is built now, and then every rank must ask for it."""
+        place = self.place
+        own = self.groups.declare(name, ranks)
+        if name in self._buildable or self._store is None:
+            return own
+        self._buildable.add(name)
+        escape = self._escape(place.generation) if place.generation else Alone()
+        store = dist.PrefixStore("later", self._store)
+        wanted = self.groups.wanted(store, place.rank, place.world_size, {name})
+        with self._fence.around_construction(place.generation, is_further=True):
+            built = self._construction.build_all(wanted, escape)
+        self.groups.install(built, store, place.rank, place.world_size, {name})
+        return own
+
+    def mesh(self, shards: int | None, every: int, device_type: str) -> DeviceMesh:
+        self.sharding.want(shards, every)
+        self.group(SHARD_GROUP, None)
+        if shards is not None:
+            hybrid.declare(self.groups, shards)
+            self.group(hybrid.REPLICATE_GROUP, None)
+        return self.sharding.mesh(device_type)
+
+    def attach(self, state: State) -> None:
+        """The state of this run: where it is sharded and replicated, its gradients are averaged over the replicas."""
+        if state.is_sharded and self.sharding.shards is not None:
+            hybrid.average_over_replicas(state.model, hybrid.declare(self.groups, self.sharding.shards))
+
+    def await_replica(self) -> None:
+        """Raises CollectiveFailed: this rank's vote would say that no step can be lost."""
+        try:
+            self.moves.await_replica()
+        except CollectiveFailed as error:
+            self.tell_broken(self.place.generation, str(error))
+            raise
+
+    def committed(self, state: State) -> None:
+        """A step is committed: whoever waits for it can read it, and the copy of the shard begins."""
+        self._finish_join()
+        self.moves.replicate(state, self.checkpoints)
 
     def join(self, state: State) -> Source | None:
         """Joins the newest generation of which this process is a member, waiting for one. None when dismissed meanwhile."""
@@ -247,32 +249,66 @@ class Membership:
         self.place.alone_since = 0
 
     def _join(self, generation: Generation, state: State) -> Source:
-        phases = _Phases({"notified": self._heard_at})
+        phases = Phases({"notified": self._heard_at})
         phases.end("released")
+        state.come_to_rest()
         if self._server is not None:
             self._server.publish(None)  # it is about to change: nobody of the generation before may go on reading it
+        self.moves.begin_join(generation.number, generation.token)
         rank = self._take_place(generation)
         if self._peers is not None:
             self._peers.stop()
         self._construction.uninstall()
-        escape = _Escape(self, generation.number)
-        meeting = RendezvousClient(generation, escape.is_superseded, self._fence, _MEETING_PATIENCE_S)
-        with contextlib.closing(meeting):
-            agreement = self._agree(meeting, generation, state)
+        escape = self._escape(generation.number)
+        client = RendezvousClient(generation, escape.is_superseded, self._fence, _MEETING_PATIENCE_S)
+        with contextlib.ExitStack() as opened:
+            opened.enter_context(contextlib.closing(client))
+            agreement = self._agree(client, generation, state)
             phases.end("agreed")
             self._build(generation, rank, escape, state)
             phases.end("grouped")
             faults.point("transfer")
-            source, moved = self._take_state(agreement.sources[rank], agreement, generation, state)
-            meeting.request("set", key=f"held/{rank}", value="")
-            meeting.request("collect", prefix="held/", count=generation.world_size)
-            if self.checkpoints is not None:
-                self.checkpoints.joined(rank, generation.cause)
+            joining = Joining(generation, agreement, state, self._ports, self.checkpoints, escape.is_superseded)
+            meeting = Meeting(client, joining, phases)
+            try:
+                meeting.source, meeting.moved = self.moves.take(joining)
+                if self.moves.is_late(joining):
+                    self._late = meeting
+                    opened.pop_all()
+                else:
+                    self._meet_again(meeting)
+            except BaseException:
+                self.moves.undo(state)
+                raise
+        return meeting.source
+
+    def _finish_join(self) -> None:
+        """A rank that others waited for has rolled forward, and its state can be read now. Every other rank has nothing to do here."""
+        meeting, self._late = self._late, None
+        if meeting is None:
+            return
+        number = meeting.joining.generation.number
+        try:
+            with contextlib.closing(meeting.client):
+                self.moves.publish_late(meeting.joining)
+                self._meet_again(meeting)
+        except Superseded:
+            return  # the next step begins with that
+        except (EverstepError, OSError) as error:
+            self.tell_broken(number, f"{type(error).__name__}: {error}")
+
+    def _meet_again(self, meeting: Meeting) -> None:
+        """Everybody holds the state: what was given away can change again."""
+        joining, client = meeting.joining, meeting.client
+        client.request("set", key=f"held/{self.place.rank}", value="")
+        client.request("collect", prefix="held/", count=joining.generation.world_size)
+        if self.checkpoints is not None:
+            self.checkpoints.joined(self.place.rank, joining.generation.cause)
+        self.moves.settle(joining)
         if self._server is not None:
             self._server.publish(None)
-        phases.end("transferred")
-        self._tell_reformed(source, moved, phases)
-        return source
+        meeting.phases.end("transferred")
+        self._tell_reformed(meeting.source, meeting.moved, meeting.phases)
 
     def _take_place(self, generation: Generation) -> int:
         rank = generation.rank_of(self._settings.process)
@@ -299,91 +335,48 @@ class Membership:
             alone_since=place.alone_since,
             initial=self.initial_digest,
             loss=place.last_loss,
+            groups=self.groups.names,
+            anomalies=place.losses.decided(),
         )
-        meeting.request("set", key=f"card/{place.rank:06d}", value=card.to_json())
+        meeting.request("set", key=f"card/{place.rank:06d}", value=self.moves.signed(card).to_json())
         told = meeting.request("collect", prefix="card/", count=generation.world_size)
         cards = tuple(Card.from_json(told[key]) for key in sorted(told))
         self._ports = [laid.transfer_port for laid in cards]
+        self._buildable = common_groups(cards)
+        place.losses.learn(Losses.from_wire(card.anomalies) for card in cards)
         sights: tuple[Sight, ...] = ()
-        if nobody_holds(cards):
+        if not nobody_holds(cards):
+            place.losses.not_after = None
+        else:
             begun = not may_begin(cards, generation.number, generation.cause)
+            if self.checkpoints is not None:
+                self.checkpoints.not_after = place.losses.not_after
             sights = look_around(meeting, self.checkpoints, place, generation.world_size, has_begun=begun)
         return agree(cards, generation.number, generation.cause, sights)
 
-    def _build(self, generation: Generation, rank: int, escape: _Escape, state: State) -> None:
+    def _build(self, generation: Generation, rank: int, escape: Escape, state: State) -> None:
         client = RendezvousClient(generation, escape.is_superseded, self._fence, CONSTRUCTION_TIMEOUT.total_seconds())
-        self._store = RendezvousStore(client)
-        store = dist.PrefixStore(f"g{generation.number}", self._store)
+        self._meeting_place = RendezvousStore(client)
+        self._store = store = dist.PrefixStore(f"g{generation.number}", self._meeting_place)
         faults.point("construct")
+        size = generation.world_size
+        wanted = self.groups.wanted(store, rank, size, self._buildable)
         with self._fence.around_construction(generation.number):
-            group = self._construction.build(store, rank, generation.world_size, escape)
+            built = self._construction.build_all({**wanted, "": Wanted(store, rank, size)}, escape)
+        group = built.pop("")
         self._peers = PeerWatch(self._fence.connections(), lambda: self._tell_closed(generation.number))
         self._construction.install(group, store)
+        self.groups.install(built, store, rank, size, self._buildable)
         state.regroup(dist.group.WORLD)
 
-    def _take_state(self, source: Source, agreement: Agreement, generation: Generation, state: State) -> tuple[Source, int]:
-        place = self.place
-        if source in {Source.MEMORY, Source.STORE}:
-            return self.load(agreement)
-        if source is Source.INITIAL:
-            place.holds_state = True
-            place.step = place.consumed = 0
-            state.release_reserve()
-        if source in {Source.INITIAL, Source.KEPT} and Source.PEER in agreement.sources:
-            self._publish(generation, state)
-        elif source is Source.ROLLED_FORWARD:
-            place.last_loss = agreement.loss
-        elif source is Source.PEER:
-            return source, self._receive(agreement, generation, state)
-        return source, 0
-
-    def load(self, agreement: Agreement) -> tuple[Source, int]:
-        """The state from a checkpoint; raises CheckpointUnreadable, and then this process holds none."""
-        if self.checkpoints is None:
-            raise StateLost
-        self.place.holds_state = False
-        return self.checkpoints.load(agreement, self.place)
-
-    def _publish(self, generation: Generation, state: State) -> None:
-        if self._server is None:
-            return
-        place = self.place
-        cursor: dict[str, Any] = {
-            "step": place.step,
-            "consumed": place.consumed,
-            "loss": place.last_loss,
-            "recent": place.recent,
-            "loaded": self.checkpoints.carried() if self.checkpoints else None,
-        }
-        tensors = [tensor for _, tensor in state.tensors()]
-        state.abandon_step()
-        self._server.publish(Published(generation.number, generation.token, state.pack_rest(cursor), tensors))
-
-    def _receive(self, agreement: Agreement, generation: Generation, state: State) -> int:
-        holders = [(generation.members[rank].address, self._ports[rank]) for rank in agreement.holders]
-        receiver = Receiver(
-            holders, generation.number, generation.token, self._fence, lambda: self.is_superseded(generation.number)
-        )
-        place = self.place
-        place.holds_state = False
-        state.abandon_step()  # or the buffers of a step that was left would be put back over those that come now
-        blob = receiver.rest()
-        targets, cursor = state.unpack_rest(blob)
-        moved = receiver.tensors(targets)
-        place.step, place.consumed, place.last_loss = cursor["step"], cursor["consumed"], cursor["loss"]
-        place.recent = cursor["recent"]
-        if self.checkpoints is not None:
-            self.checkpoints.took_over(cursor["loaded"])
-        place.holds_state = True
-        return moved + len(blob)
-
-    def _tell_reformed(self, source: Source, moved: int, phases: _Phases) -> None:
+    def _tell_reformed(self, source: Source, moved: int, phases: Phases) -> None:
         place, watcher = self.place, self.watcher
         if watcher is None:
             return
         watcher.stands_at(place.generation, place.step)
         watcher.withdraw(ToAgent.BROKEN)
         watcher.withdraw(ToAgent.FINISHED)
+        watcher.withdraw(ToAgent.FAILED)
         watcher.tell(
             ToAgent.REFORMED,
             generation=place.generation,

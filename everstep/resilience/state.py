@@ -1,7 +1,8 @@
 """The state of a training run: everything that must be equal after a change of membership.
 
 Tensors are always changed in place. Survivors keep the identity and the storage of model, optimizer and parameters, because user code,
-DDP and the optimizer hold references to them.
+DDP and the optimizer hold references to them. Of a state that is sharded (FSDP2) this process has one shard: ``tensors`` are what is here,
+``structure`` and the entries tell of the whole, so that a state divided otherwise can be recognised and read.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch.optim import Optimizer
 
 from everstep.errors import StateMismatch, UnsupportedWrapper
 
+from . import sharding
 from .leaves import Leaves, Named
 from .memory import bytes_of
 
@@ -32,7 +34,7 @@ class Stateful(Protocol):
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """``key`` is ``model/<name>`` or ``optimizer/<parameter number>/<name>``."""
+    """``key`` is ``model/<name>`` or ``optimizer/<parameter number>/<name>``; ``shape`` is that of the whole, also where it is sharded."""
 
     key: str
     dtype: str
@@ -46,11 +48,11 @@ class TensorEntry:
 class State:
     """What a user hands to ``resilient``. Further keyword arguments are anything with ``state_dict`` and ``load_state_dict``.
 
-    A model that is wrapped in DistributedDataParallel is to be given wrapped, or its groups cannot be replaced.
+    A model that is wrapped in DistributedDataParallel or by ``fully_shard`` is to be given wrapped, or its groups cannot be replaced.
 
     Raises:
-        UnsupportedWrapper: the wrapper was made with ``static_graph=True``. Survivors and replacements would reduce buckets of different
-            sizes, at which gloo ends the process.
+        UnsupportedWrapper: the wrapper was made with ``static_graph=True``: survivors and replacements would reduce buckets of different
+            sizes, at which gloo ends the process. Or ``fully_shard`` was given something that cannot be remade; the message says what.
     """
 
     def __init__(
@@ -71,6 +73,8 @@ class State:
         self._named: Named | None = None
         if any(wrapper.static_graph for wrapper in self.wrappers()):
             raise UnsupportedWrapper
+        self.is_sharded = sharding.is_sharded(model)
+        sharding.check_supported(model)
 
     # ------------------------------------------------------------ structure
 
@@ -83,8 +87,9 @@ class State:
             wrapper._update_process_group(group)  # noqa: SLF001, checked at import
 
     def unwrapped_parameters(self) -> list[torch.nn.Parameter]:
-        """Parameters that no DDP reduces: the runtime reduces these before the vote."""
+        """Parameters that neither DDP nor FSDP reduces: the runtime reduces these before the vote."""
         reduced = {id(parameter) for wrapper in self.wrappers() for parameter in wrapper.parameters()}
+        reduced |= {id(parameter) for parameter in sharding.sharded_parameters(self.model)}
         return [parameter for parameter in self.model.parameters() if id(parameter) not in reduced and parameter.requires_grad]
 
     def structure(self) -> str:
@@ -92,17 +97,23 @@ class State:
         lines = [f"{key} {tensor.dtype} {tuple(tensor.shape)}" for key, tensor in self._model_tensors()]
         groups = self.optimizer.param_groups if self.optimizer else []
         lines += [str(len(group["params"])) for group in groups] + sorted(self.others)
-        lines += [f"wrapped at {prefix}" for prefix in self._wrapped_at()]
+        lines += [f"wrapped at {prefix}" for prefix in self._wrapped_at()] + ["sharded"] * self.is_sharded
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
 
     def tensors(self) -> list[tuple[str, torch.Tensor]]:
+        """What of the state is in this process: of sharded tensors the own rows."""
+        return [(key, sharding.local(tensor)) for key, tensor in self.whole_tensors()]
+
+    def whole_tensors(self) -> list[tuple[str, torch.Tensor]]:
+        """As ``tensors``; those that are sharded as DTensors, which know the shape of the whole."""
         return self._model_tensors() + self._optimizer_tensors()
 
     def entries(self) -> list[TensorEntry]:
-        return [TensorEntry(key, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for key, tensor in self.tensors()]
+        named = self.whole_tensors()
+        return [TensorEntry(key, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for key, tensor in named]
 
     def items(self) -> list[tuple[str, torch.Tensor]]:
-        """As ``tensors``, by the names that checkpoints use: those of the unwrapped model, optimizer state by its parameter's name.
+        """As ``whole_tensors``, by the names that checkpoints use: those of the unwrapped model, optimizer state by its parameter's name.
 
         The same list as long as the state has the same tensors, of the same shapes and types, under the same names: then nothing that follows
         from it need be worked out again.
@@ -141,8 +152,19 @@ class State:
         """The step is committed: what its forward did to buffers is part of the state now."""
         self._are_buffers_kept = False
 
+    def come_to_rest(self) -> None:
+        """After a forward or backward that was left: the model has its own parameters again. Gradients that are in hand stay."""
+        if self.is_sharded:
+            sharding.come_to_rest(self.model)
+
+    def reseated(self) -> None:
+        """The sharded tensors have others inside of them."""
+        self._named = None
+        self._reserve = {}
+
     def abandon_step(self) -> None:
         """Undoes the traces of a step that was not committed: gradients, and what a forward did to buffers."""
+        self.come_to_rest()
         for parameter in self.model.parameters():
             parameter.grad = None
         if self.optimizer is not None:
@@ -185,8 +207,8 @@ class State:
 
     def snapshot(self) -> Snapshot:
         return Snapshot(
-            model=[tensor.detach().clone() for _, tensor in self._model_tensors()],
-            optimizer=copy.deepcopy(self._optimizer_tensors()),
+            model=[sharding.local(tensor).detach().clone() for _, tensor in self._model_tensors()],
+            optimizer=[(key, tensor.detach().clone()) for key, tensor in self._optimizer_tensors()],
             values=copy.deepcopy(self._optimizer_values()),
             groups=copy.deepcopy(self._groups()),
             scheduler=copy.deepcopy(self.scheduler.state_dict()) if self.scheduler else None,
@@ -195,9 +217,10 @@ class State:
 
     def restore(self, snapshot: Snapshot) -> None:
         """Puts everything back in place. Optimizer state that the rehearsal made is kept aside, to be received into."""
+        self.come_to_rest()
         with torch.no_grad():
             for (_, tensor), kept in zip(self._model_tensors(), snapshot.model, strict=True):
-                tensor.copy_(kept)
+                sharding.local(tensor).copy_(kept)
         self._reserve = dict(self._optimizer_tensors())
         self._restore_optimizer(snapshot)
         if self.scheduler is not None and snapshot.scheduler is not None:
@@ -216,10 +239,11 @@ class State:
 
     def _names(self) -> Named:
         """Walking the state takes a tenth of the time of naming it, which is felt at thousands of tensors."""
+        sharding.put_away(self.model)
         leaves = Leaves.of(self.model, self._parameters(), self.optimizer.state if self.optimizer else {})
         if self._named is None or not self._named.are_of(leaves):
             paths = self._item_paths()
-            items = [(".".join(path), tensor) for path, (_, tensor) in zip(paths, self.tensors(), strict=True)]
+            items = [(".".join(path), tensor) for path, (_, tensor) in zip(paths, self.whole_tensors(), strict=True)]
             entries = json.dumps([(entry.key, entry.dtype, entry.shape) for entry in self.entries()], separators=(",", ":"))
             self._named = Named(leaves, leaves.forms(), items, {".".join(path): path for path in paths}, entries)
         return self._named
@@ -227,6 +251,7 @@ class State:
     def _model_tensors(self) -> list[tuple[str, torch.Tensor]]:
         """By names that know nothing of wrappers: a checkpoint of a wrapped model fills one that is not."""
         prefixes = self._wrapped_at()
+        sharding.put_away(self.model)
         named = [*self.model.named_parameters(), *self.model.named_buffers()]
         return [(f"model/{_unwrapped(name, prefixes)}", tensor) for name, tensor in named]
 
@@ -297,8 +322,8 @@ class State:
     def _make_room(self, entries: list[TensorEntry]) -> list[torch.Tensor]:
         """Where each of the sender's tensors is to be written. Optimizer state that the sender has not is dropped."""
         self._named = None  # it would keep alive what is dropped here
-        own = dict(self.tensors())
-        targets = [self._room_for(entry, own.get(entry.key)) for entry in entries]
+        own = dict(self.whole_tensors())
+        targets = [sharding.local(self._room_for(entry, own.get(entry.key))) for entry in entries]
         wanted = {entry.key for entry in entries}
         if missing := [key for key in own if key not in wanted and key.startswith("model/")]:
             message = f"the state that was found does not have {missing[0]}"
@@ -318,8 +343,7 @@ class State:
         parameter = self._parameters()[int(number)]
         room = self._reserve.get(entry.key)
         if room is None or not _fits(room, entry):
-            device = parameter.device if entry.shape else torch.device("cpu")
-            room = torch.empty(entry.shape, dtype=getattr(torch, entry.dtype), device=device)
+            room = sharding.room(parameter, entry.shape, getattr(torch, entry.dtype))
         self.optimizer.state[parameter][name] = room
         return room
 

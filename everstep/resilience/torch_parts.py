@@ -7,6 +7,12 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from everstep.errors import UnsupportedTorch
@@ -23,6 +29,16 @@ _REQUIRED: tuple[tuple[object, str, str], ...] = (
     (dist.ProcessGroupGloo, "_set_default_timeout", "torch.distributed.ProcessGroupGloo"),
     (dist.ProcessGroupGloo, "create_device", "torch.distributed.ProcessGroupGloo"),
     (dist.Backend, "register_backend", "torch.distributed.Backend"),
+    (distributed_c10d, "_register_pg_in_world", "torch.distributed.distributed_c10d"),
+    (DeviceMesh, "_hash_key", "torch.distributed.device_mesh.DeviceMesh"),
+    (DTensor, "_local_tensor", "torch.distributed.tensor.DTensor"),
+    (DTensor, "_spec", "torch.distributed.tensor.DTensor"),
+    (FSDPModule, "_get_fsdp_state", "torch.distributed.fsdp.FSDPModule"),
+    (FSDPModule, "reset_iter_state", "torch.distributed.fsdp.FSDPModule"),
+    (FSDPModule, "set_all_reduce_hook", "torch.distributed.fsdp.FSDPModule"),
+    (FSDPParam, "reset_sharded_param", "torch.distributed.fsdp._fully_shard._fsdp_param.FSDPParam"),
+    (FSDPParam, "_sharded_local_tensor", "torch.distributed.fsdp._fully_shard._fsdp_param.FSDPParam"),
+    (FSDPParamGroup, "_to_sharded", "torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup"),
 )
 _NCCL = getattr(dist, "ProcessGroupNCCL", None)
 _REQUIRED_OF_NCCL = ("Options", "abort", "get_error")

@@ -16,7 +16,7 @@ from everstep.testing import Fault, arm
 from tests.everstep.plane import Job, Plane, script_launch
 
 SCRIPT = Path(__file__).parent / "scripts" / "train.py"
-RANKS = 3
+RANKS = {"ddp": 3, "manual": 3, "fsdp": 3, "hsdp": 4}
 STEPS = 40
 KILLS = 8
 IN_STEP = ("forward", "backward", "all-reduce", "after-reduce", "vote", "before-update", "mid-update", "after-update")
@@ -32,19 +32,39 @@ class Notes:
     identities: dict[str, set[str]]
 
 
-def draw(seed: int, steps: int = STEPS, kills: int = KILLS) -> list[Fault]:
+@dataclass(frozen=True)
+class Victims:
+    """Which ranks a schedule may kill so that somebody is left who has what they had. ``in_reform`` may be empty."""
+
+    in_step: tuple[int, ...]
+    in_reform: tuple[int, ...]
+
+    @classmethod
+    def of(cls, mode: str, chance: random.Random) -> Victims:
+        everybody = tuple(range(RANKS[mode]))
+        if mode == "hsdp":  # never both ranks that hold the same shard, 0 and 2 or 1 and 3
+            chosen = (chance.choice((0, 2)), chance.choice((1, 3)))
+            return cls(chosen, chosen)
+        if mode == "fsdp":  # never a rank and, before its replica is made anew, the one that keeps it
+            one = (chance.choice(everybody),)
+            return chance.choice((cls(everybody, ()), cls(one, one)))
+        return cls(everybody, everybody)
+
+
+def draw(seed: int, mode: str = "ddp", steps: int = STEPS, kills: int = KILLS) -> list[Fault]:
     """Kills in steps, and kills in every second reform or so; never in two reforms in a row, which could take the last holder of the state."""
     chance = random.Random(seed)
+    victims = Victims.of(mode, chance)
     faults: list[Fault] = []
-    for step in sorted(chance.sample(range(1, steps), kills)):
+    for step in sorted(chance.sample(range(1, steps, 1 if mode in {"ddp", "manual"} else 2), kills)):
         phase = chance.choice(IN_STEP)
         delay = chance.uniform(0.0, 4.0) if phase in {"backward", "all-reduce"} and chance.random() < 0.6 else 0.0
-        faults.append(Fault(chance.randrange(RANKS), phase, step=step, after_ms=delay))
+        faults.append(Fault(chance.choice(victims.in_step), phase, step=step, after_ms=delay))
     generation = 2
-    while generation < 3 * kills:
+    while victims.in_reform and generation < 3 * kills:
         if chance.random() < 0.4:
             delay = chance.choice((0.0, chance.uniform(0.0, 20.0)))
-            faults.append(Fault(chance.randrange(RANKS), chance.choice(IN_REFORM), generation=generation, after_ms=delay))
+            faults.append(Fault(chance.choice(victims.in_reform), chance.choice(IN_REFORM), generation=generation, after_ms=delay))
             generation += 1
         generation += 1
     return faults
@@ -64,7 +84,7 @@ def job_of(folder: Path, name: str, mode: str, faults: list[Fault], spares: int,
     notes = folder / name
     notes.mkdir()
     arm(notes / "faults", faults)
-    return Job(name, script_launch(SCRIPT, mode, str(notes), str(steps), str(notes / "faults")), RANKS, spares), notes
+    return Job(name, script_launch(SCRIPT, mode, str(notes), str(steps), str(notes / "faults")), RANKS[mode], spares), notes
 
 
 async def unbroken_and_broken(folder: Path, mode: str, faults: list[Fault], spares: int) -> tuple[Job, Job, int]:
@@ -85,11 +105,11 @@ async def unbroken_and_broken(folder: Path, mode: str, faults: list[Fault], spar
 
 
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("mode", ["ddp", "manual"])
+@pytest.mark.parametrize("mode", ["ddp", "manual", "fsdp", "hsdp"])
 def test_killed_ranks_leave_no_trace_in_losses_or_state(mode: str, tmp_path: Path) -> None:
     seed = int(os.environ.get("EVERSTEP_TEST_SEED", random.SystemRandom().randrange(1 << 30)))
     spares = 1 + seed % 2
-    faults = draw(seed)
+    faults = draw(seed, mode)
     print(f"seed {seed}, {spares} spares, faults:", *faults, sep="\n  ")
     reference, broken, fired = asyncio.run(unbroken_and_broken(tmp_path, mode, faults, spares))
 

@@ -1,6 +1,6 @@
 """The training script of the kill tests. Usage: train.py MODE NOTES UNTIL FAULTS [EVERY [DURABLE_EVERY]].
 
-MODE is ddp or manual, NOTES a folder, EVERY and DURABLE_EVERY are steps between saves; 0: chosen by measurement.
+MODE is ddp, manual, fsdp or hsdp (two shards), NOTES a folder, EVERY and DURABLE_EVERY are steps between saves; 0: chosen by measurement.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 
 import torch
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import everstep
@@ -57,12 +59,27 @@ def note(name: str, **members: object) -> None:
         stream.write(json.dumps(members) + "\n")
 
 
+def wrapped(net: Net, run: everstep.Run) -> torch.nn.Module:
+    if MODE == "ddp":
+        return DistributedDataParallel(net, bucket_cap_mb=0.01)
+    if MODE in {"fsdp", "hsdp"}:
+        mesh = run.mesh(shard=2 if MODE == "hsdp" else None)
+        for block in net.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(net, mesh=mesh)
+    return net
+
+
+def inside(tensor: torch.Tensor) -> torch.Tensor:
+    """Of a sharded tensor what is in this process."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 def main() -> None:
     testing.arm(sys.argv[4])
-    everstep.init()
+    run = everstep.init()
     torch.manual_seed(7)
-    net = Net()
-    model = DistributedDataParallel(net, bucket_cap_mb=0.01) if MODE == "ddp" else net
+    model = wrapped(Net(), run)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50)
     state = everstep.State(model=model, optimizer=optimizer, scheduler=scheduler)
@@ -86,8 +103,8 @@ def main() -> None:
                 note(
                     "identities",
                     objects=[id(model), id(optimizer), *map(id, parameters)],
-                    storage=[parameter.data_ptr() for parameter in parameters],
-                    moments=[optimizer.state[parameter]["exp_avg"].data_ptr() for parameter in parameters],
+                    storage=[inside(parameter).data_ptr() for parameter in parameters],
+                    moments=[inside(optimizer.state[parameter]["exp_avg"]).data_ptr() for parameter in parameters],
                 )
 
     train()
