@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -42,7 +42,7 @@ class Feeding:
             yield step, supply.at(step * own.global_batch, 0, world_size).batch
         raise RehearsalOver
 
-    def batches(self, wish: Wish, place: Place, until: int, begin: Callable[[int, int], None]) -> Iterator[tuple[int, Any]]:
+    def batches(self, wish: Wish, place: Place, until: int, begin: Callable[[int, int], None]) -> Generator[tuple[int, Any]]:
         """From the committed step on. ``begin(step, seed)`` is called before a batch is read."""
         folder = self._settings.prefetch_folder
         end = until * wish.global_batch

@@ -12,12 +12,11 @@ from everstep.errors import CheckpointMismatch, CheckpointsPoisoned, LossStopped
 _NEVER = (
     MemoryError,
     torch.OutOfMemoryError,
-    torch.AcceleratorError,
+    getattr(torch, "AcceleratorError", ()),  # from 2.8 on
     StateLost,
     StateMismatch,
     CheckpointMismatch,
     CheckpointsPoisoned,
-    LossStopped,
 )
 """Memory that was short is short again in the same process, an accelerator's context is lost with its error, and the others are verdicts on the job."""
 
