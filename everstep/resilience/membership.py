@@ -18,6 +18,7 @@ from everstep.errors import (
     CheckpointsPoisoned,
     CollectiveFailed,
     EverstepError,
+    ShardsDoNotFit,
     StateLost,
     StateMismatch,
 )
@@ -66,7 +67,7 @@ class Membership:
         self._buildable: set[str] = set()
         self._late: Meeting | None = None
         self._store: dist.Store | None = None
-        self._meeting_place: RendezvousStore | None = None
+        self._meeting_places: list[RendezvousStore] = []
         """Held here, because C++ holds only its own half: a collected Python half makes torch's calls fail."""
         self._broken: int = 0
         self.initial_digest = ""
@@ -94,9 +95,7 @@ class Membership:
 
     def cut(self, below: int) -> None:
         """Makes whoever waits in a group of a generation below this one come free."""
-        has_peers = (
-            self.place.generation > 0
-        )  # a spare that still rehearses alone is not to be disturbed by the job's first generation
+        has_peers = self.place.generation > 0  # a spare that still rehearses is not to be disturbed by the first generation
         if self._fence.cut(below) and has_peers and self._accelerator is not None:
             self._accelerator.abort()
 
@@ -184,8 +183,9 @@ class Membership:
         self._buildable.add(name)
         escape = self._escape(place.generation) if place.generation else Alone()
         store = dist.PrefixStore("later", self._store)
-        wanted = self.groups.wanted(store, place.rank, place.world_size, {name})
-        with self._fence.around_construction(place.generation, is_further=True):
+        wanted = self.groups.wanted(lambda: store, place.rank, place.world_size, {name})
+        around = self._fence.around_construction(place.generation, is_further=True)
+        with around if place.generation else contextlib.nullcontext():  # alone there is nothing that could be cut
             built = self._construction.build_all(wanted, escape)
         self.groups.install(built, store, place.rank, place.world_size, {name})
         return own
@@ -200,6 +200,7 @@ class Membership:
 
     def attach(self, state: State) -> None:
         """The state of this run: where it is sharded and replicated, its gradients are averaged over the replicas."""
+        self.moves.is_sharded = state.is_sharded
         if state.is_sharded and self.sharding.shards is not None:
             hybrid.average_over_replicas(state.model, hybrid.declare(self.groups, self.sharding.shards))
 
@@ -223,7 +224,7 @@ class Membership:
                 return self._join(generation, state)
             except (Unwind, Superseded):
                 continue
-            except (StateLost, StateMismatch, CheckpointMismatch, CheckpointsPoisoned):
+            except (StateLost, StateMismatch, ShardsDoNotFit, CheckpointMismatch, CheckpointsPoisoned):
                 raise
             except (EverstepError, RuntimeError, OSError) as error:
                 self.tell_broken(generation.number, f"{type(error).__name__}: {error}")
@@ -247,11 +248,15 @@ class Membership:
         """A generation without this process: it is a spare from now on, with a state that ages."""
         self.place.generation = number
         self.place.alone_since = 0
+        self.moves.forget_all()
 
     def _join(self, generation: Generation, state: State) -> Source:
         phases = Phases({"notified": self._heard_at})
         phases.end("released")
         state.come_to_rest()
+        if self._late is not None:
+            self._late.client.close()
+            self._late = None
         if self._server is not None:
             self._server.publish(None)  # it is about to change: nobody of the generation before may go on reading it
         self.moves.begin_join(generation.number, generation.token)
@@ -355,12 +360,11 @@ class Membership:
         return agree(cards, generation.number, generation.cause, sights)
 
     def _build(self, generation: Generation, rank: int, escape: Escape, state: State) -> None:
-        client = RendezvousClient(generation, escape.is_superseded, self._fence, CONSTRUCTION_TIMEOUT.total_seconds())
-        self._meeting_place = RendezvousStore(client)
-        self._store = store = dist.PrefixStore(f"g{generation.number}", self._meeting_place)
+        self._meeting_places = []
+        self._store = store = self._new_store(generation, escape)
         faults.point("construct")
         size = generation.world_size
-        wanted = self.groups.wanted(store, rank, size, self._buildable)
+        wanted = self.groups.wanted(lambda: self._new_store(generation, escape), rank, size, self._buildable)
         with self._fence.around_construction(generation.number):
             built = self._construction.build_all({**wanted, "": Wanted(store, rank, size)}, escape)
         group = built.pop("")
@@ -368,6 +372,12 @@ class Membership:
         self._construction.install(group, store)
         self.groups.install(built, store, rank, size, self._buildable)
         state.regroup(dist.group.WORLD)
+
+    def _new_store(self, generation: Generation, escape: Escape) -> dist.Store:
+        """On a connection of its own: groups are built beside each other, and one that waits for a key must not keep another from giving its own."""
+        client = RendezvousClient(generation, escape.is_superseded, self._fence, CONSTRUCTION_TIMEOUT.total_seconds())
+        self._meeting_places.append(RendezvousStore(client))
+        return dist.PrefixStore(f"g{generation.number}", self._meeting_places[-1])
 
     def _tell_reformed(self, source: Source, moved: int, phases: Phases) -> None:
         place, watcher = self.place, self.watcher

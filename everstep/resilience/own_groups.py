@@ -103,7 +103,7 @@ class _Wish:
     ranks: Ranks
 
     def members(self, rank: int, world_size: int) -> tuple[int, ...]:
-        if self.ranks is None:
+        if self.ranks is None or world_size == 1:
             return tuple(range(world_size))
         chosen = tuple(self.ranks(rank, world_size) if callable(self.ranks) else self.ranks)
         name = self.group.group_name
@@ -132,13 +132,13 @@ class OwnGroups:
             self._wishes[name] = _Wish(StableGroup(name), ranks)
         return self._wishes[name].group
 
-    def wanted(self, store: dist.Store, rank: int, world_size: int, only: set[str]) -> dict[str, Wanted]:
-        """What is to be built in a generation: each group on a store prefix of its own."""
+    def wanted(self, new_store: Callable[[], dist.Store], rank: int, world_size: int, only: set[str]) -> dict[str, Wanted]:
+        """What is to be built in a generation: each group on a store and a prefix of its own."""
         found = {}
         for name, wish in self._wishes.items():
             members = wish.members(rank, world_size) if name in only else ()
             if members:
-                own = dist.PrefixStore(f"{name}/{members[0]}", store)
+                own = dist.PrefixStore(f"{name}/{members[0]}", new_store())
                 found[name] = Wanted(own, members.index(rank), len(members))
         return found
 

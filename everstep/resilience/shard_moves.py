@@ -34,6 +34,8 @@ class ShardMoves(Moves):
     def __init__(self, place: Place, server: TransferServer | None, fence: Fence, sharding: Sharding) -> None:
         super().__init__(place, server, fence)
         self.sharding = sharding
+        self.is_sharded = False
+        """Whether the state of this run is."""
         self._before: tuple[Prepared, bool] | None = None
         self._replicator: Replicator | None = None
         self._keeps: set[Seat] = set()
@@ -52,7 +54,7 @@ class ShardMoves(Moves):
 
     def signed(self, card: Card) -> Card:
         """With what this rank holds of shards, and the seat that it is to take."""
-        if not self.sharding.is_wanted:
+        if not self.is_sharded:
             return card
         wanted = seat_of(card.rank, self.place.world_size, self.sharding.shards)
         slots = self.server.slots if self.server is not None else None
@@ -66,7 +68,7 @@ class ShardMoves(Moves):
         )
 
     def take(self, joining: Joining) -> tuple[Source, int]:
-        if not self.sharding.is_wanted:
+        if not self.is_sharded:
             return super().take(joining)
         place, plan = self.place, joining.agreement.shards
         wanted = seat_of(place.rank, place.world_size, self.sharding.shards)
@@ -86,7 +88,7 @@ class ShardMoves(Moves):
     def settle(self, joining: Joining) -> None:
         """Everybody holds state: what this rank had before is of no use to anybody, and replicas are made of what it has now."""
         self._before = None
-        if self.sharding.is_wanted and self._replicator is None:
+        if self.is_sharded and self._replicator is None:
             self.keep_replicas(joining)
             if joining.agreement.sources[self.place.rank] is not Source.ROLLED_FORWARD:  # that one is about to change its state
                 self.replicate(joining.state, joining.checkpoints)
@@ -117,7 +119,7 @@ class ShardMoves(Moves):
         seats = [seat_of(rank, generation.world_size, self.sharding.shards) for rank in range(generation.world_size)]
         self._keeps = set()
         buddy = buddy_of(self.place.rank, generation.members)
-        if not self.sharding.is_wanted or seats[0].shards != generation.world_size or buddy is None or server is None:
+        if not self.is_sharded or seats[0].shards != generation.world_size or buddy is None or server is None:
             return
         self._keeps = {seats[self.place.rank]} | {
             seats[rank] for rank in range(generation.world_size) if buddy_of(rank, generation.members) == self.place.rank
@@ -156,7 +158,7 @@ class ShardMoves(Moves):
 
     def forget_others(self) -> None:
         """Everybody has voted, so everybody's shard is where it belongs: other replicas are of older divisions."""
-        if self.sharding.is_wanted and self.server is not None:
+        if self.is_sharded and self.server is not None:
             self.server.slots.keep_only(self._keeps)
 
     # ------------------------------------------------------------ inside

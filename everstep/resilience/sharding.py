@@ -140,10 +140,8 @@ class Prepared:
     mesh: DeviceMesh
     locals: dict[int, torch.Tensor] = field(default_factory=dict)
     padded: dict[int, torch.Tensor] = field(default_factory=dict)
-
-    def instead_of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What will be inside a tensor once the seat is taken; a tensor that is not sharded stays as it is."""
-        return self.locals.get(id(tensor), tensor)
+    owners: list[torch.Tensor] = field(default_factory=list)
+    """Whose ``id`` it is: while they are kept here, no other tensor has it."""
 
 
 class Sharding:
@@ -200,10 +198,7 @@ class Sharding:
             group._all_gather_output = torch.empty(0, device=group.device)  # noqa: SLF001
             for fsdp_param in group.fsdp_params:
                 parameter = fsdp_param.sharded_param
-                own = optimizer.state.get(parameter, {}) if optimizer is not None else {}
-                for value in own.values():
-                    if isinstance(value, DTensor):
-                        _put_inside(value, prepared)
+                _put_inside_state(optimizer, parameter, prepared)
                 _put_inside(parameter, prepared)
                 _reseat(fsdp_param, prepared)
         self.seat, self._mesh = prepared.seat, prepared.mesh
@@ -218,6 +213,7 @@ class Sharding:
                 for tensor in (parameter, *own.values()):
                     if isinstance(tensor, DTensor):
                         found.locals[id(tensor)] = tensor._local_tensor  # noqa: SLF001
+                        found.owners.append(tensor)
                 padded = fsdp_param._sharded_param_data.view(fsdp_param.padded_sharded_param_size)  # noqa: SLF001
                 found.padded[id(parameter)] = padded
         return found
@@ -260,6 +256,18 @@ class Sharding:
             local[common_first - first : common_end - first].copy_(old[common_first - had_first : common_end - had_first])
         prepared.locals[id(tensor)] = local
         prepared.padded[id(tensor)] = padded
+        prepared.owners.append(tensor)
+
+
+def _put_inside_state(optimizer: torch.optim.Optimizer | None, parameter: torch.nn.Parameter, prepared: Prepared) -> None:
+    """An optimizer state that has come since the seat was prepared belongs to a state that is given up."""
+    own = optimizer.state.get(parameter, {}) if optimizer is not None else {}
+    sharded = [value for value in own.values() if isinstance(value, DTensor)]
+    if optimizer is not None and any(id(value) not in prepared.locals for value in sharded):
+        del optimizer.state[parameter]
+        return
+    for value in sharded:
+        _put_inside(value, prepared)
 
 
 def _put_inside(tensor: DTensor, prepared: Prepared) -> None:

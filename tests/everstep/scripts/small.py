@@ -40,6 +40,17 @@ def use_collectives(run: everstep.Run) -> None:
     elif rank == 1:
         dist.recv(token, 0)
         assert token.item() == 0.0
+    everywhere = run.group("everywhere")
+    assert everywhere is run.group("everywhere")
+    assert (dist.get_rank(everywhere), everywhere.size()) == (rank, world)
+    counted = torch.ones(1)
+    dist.all_reduce(counted, group=everywhere)
+    assert counted.item() == world
+    first = run.group("first", [0, 1])
+    if rank < 2:
+        dist.all_reduce(counted, group=first)
+        assert counted.item() == 2 * world
+    assert first.size() == (2 if rank < 2 else 0)
     pair = dist.new_group([0, 1])
     if rank < 2:
         both = torch.ones(1)
