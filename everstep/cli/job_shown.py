@@ -45,10 +45,13 @@ def shown(console: Console, job: Job) -> None:
     if job["why"]:
         console.print(escape(job["why"]), soft_wrap=True)
     losses = f"{number(job['loss_first'])} → {number(job['loss_last'])}"
+    step = job["step"] or ("unknown" if job["spec"].get("recovery") == "process" else 0)
     console.print(
-        f"step {job['step']}   loss {losses}   generation {job['generation']} of {job['world_size']} ranks   "
+        f"step {step}   loss {losses}   generation {job['generation']} of {job['world_size']} ranks   "
         f"goodput {share(job['goodput'])}   steps lost {job['steps_lost']}   restarts {job['restarts']}   evictions {job['evictions']}"
     )
+    if step == "unknown":
+        console.print("Its script does not tell its steps. It can: everstep.report_step(step, loss), after each.")
     _checkpoint(console, job["checkpoint"])
     _failure(console, job)
     _generations(console, job["generations"])

@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 from models.events import Level
 from models.job import queries
 from models.job.changes import record
+from models.job.plain import is_plain
 from models.job.states import PROCESS, ProcessState
 from models.job.table import Generation, Job, JobProcess, Step
 from models.move import advance, wake
@@ -217,6 +218,12 @@ def _join(session: Session, generation: Generation, process_id: str, reform: Ref
 
 def _note_steps(session: Session, job: Job, generation: Generation, steps: Sequence[Committed]) -> None:
     """When a generation's first step was committed, and how far it came."""
+    if generation.step is None and is_plain(job.spec):
+        generation.step = min(
+            step.number for step in steps
+        )  # its processes do not say from where they go on: their first step does
+        generation.formed_at = generation.formed_at or min(step.at for step in steps)
+        _count_losses(session, job.id)
     # A step rolled forward in the reform is told by the new generation, but is no step of its training.
     own = [step.at for step in steps if generation.step is None or step.number >= generation.step]
     if own:
