@@ -17,6 +17,7 @@ _NEVER = (
     StateMismatch,
     CheckpointMismatch,
     CheckpointsPoisoned,
+    LossStopped,
 )
 """Memory that was short is short again in the same process, an accelerator's context is lost with its error, and the others are verdicts on the job."""
 
