@@ -6,6 +6,7 @@ import os
 import sys
 
 import torch
+from accelerate import Accelerator
 from torch import nn
 from torch.nn.functional import mse_loss
 
