@@ -18,7 +18,6 @@ run = everstep.init()
 for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
     os.environ.pop(name, None)
 
-from accelerate import Accelerator  # noqa: E402, it reads the environment
 
 STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 40
 

@@ -88,7 +88,7 @@ def request_resize(session: Session, job: Job, replicas: int, *, now: datetime) 
     """Asks for another number of nodes, of a locked job. The caller has checked that it is one of its sizes. Asking again changes nothing."""
     if job.state in ENDED or job.wish == replicas:
         return
-    record(session, job, "resize requested", f"{replicas} nodes are asked for, instead of {job.wish}.", now)
+    record(session, job, "resize requested", f"Size {replicas} is asked for, instead of {job.wish}.", now)
     job.wish = replicas
     job.wished_at = now
     wake(session, job, now=now)
@@ -231,7 +231,7 @@ def settle_awaits(job: Job, nodes: int, *, now: datetime) -> None:
 
 def settle_formed(session: Session, job: Job, number: int, *, now: datetime) -> None:
     """All processes of a plain job's generation run; what they go on from only they know."""
-    generation = session.get_one(Generation, (job.id, number))
+    generation = session.scalars(locked(select(Generation).where(Generation.job_id == job.id, Generation.number == number))).one()
     if generation.formed_at is None:
         generation.formed_at = now
         record(session, job, "generation formed", f"Generation {number}: all {len(generation.members)} processes run.", now)
