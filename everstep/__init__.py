@@ -16,15 +16,17 @@ if TYPE_CHECKING:
     from .checkpoint.tiers import Tiers
     from .checkpoint.writer import TieredWriter
     from .client import client
-    from .resilience import Checkpointer, Run, State, init, resilient
+    from .resilience import Checkpointer, LossPolicy, Run, State, init, resilient
+    from .steps import report_step
 
-__all__ = ["Checkpointer", "Run", "State", "TieredReader", "TieredWriter", "Tiers", "client", "init", "resilient"]
+__all__ = ["Checkpointer", "LossPolicy", "Run", "State", "TieredReader", "TieredWriter", "Tiers", "client", "init", "report_step", "resilient"]
 
 _HOMES = dict.fromkeys(__all__, "everstep.resilience") | {
     "TieredReader": "everstep.checkpoint.reader",
     "TieredWriter": "everstep.checkpoint.writer",
     "Tiers": "everstep.checkpoint.tiers",
     "client": "everstep.client",
+    "report_step": "everstep.steps",
 }
 
 
