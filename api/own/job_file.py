@@ -29,7 +29,10 @@ LATER: Final = {
     "recipe": "Give a command.",
 }
 """Keys of features that this version does not have, and what to do instead."""
-_RESERVED: Final = frozenset({"MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"})
+_RESERVED: Final = frozenset(
+    "MASTER_ADDR MASTER_PORT RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_NAME ROLE_RANK ROLE_WORLD_SIZE "
+    "TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE TORCHELASTIC_ERROR_FILE".split()
+)
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MOST_TOLD = 5
 NAME: Final = r"^[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}$"
@@ -45,6 +48,7 @@ class JobFile(Asked):
 
     Where the job is ``elastic``, ``replicas`` is how many it is to have when there are enough; left out, as many as it may.
 
+    ``recovery`` is how it goes on after a fault: in its processes, or, for scripts that know nothing of that, in new ones, with torchrun's environment.
     ``team`` is whose job it is; a caller who is bound to a team submits for that one.
     """
 
