@@ -102,7 +102,7 @@ def choose(elastic: Elasticity, size: int, capacity: Capacity, patience: Patienc
     goal = aim(elastic)
     if size > goal:
         is_left = elastic.ceiling is not None and elastic.ceiling < elastic.wish
-        return Size(goal, (elastic.ceiling_why if is_left else None) or f"{goal} nodes are asked for")
+        return Size(goal, (elastic.ceiling_why if is_left else None) or f"size {goal} is asked for")
     if size == goal:
         return Size(size)
     until = quiet_until(elastic, capacity.failed_at, patience)
@@ -164,7 +164,7 @@ def course(
     capacity = Capacity(at_hand, tuple(node.free_since for node in free), _failed_at(seen))
     right = choose(elastic, size, capacity, seen.patience, now)
     if right.to < size:
-        return Course(Publish(_kept(seen, alive, right.to), f"Shrinks from {size} to {right.to} nodes: {right.why}."))
+        return Course(Publish(_kept(seen, alive, right.to), f"Shrinks from {size} to {_nodes(right.to)}: {right.why}."))
     leaves = _superfluous(seen, idle, spare_nodes + min(right.recruits, at_hand))
     if right.to == size:
         waits = f"Trains on {size} of {aim(elastic)} nodes: {right.why}." if right.why else None
@@ -174,7 +174,7 @@ def course(
         to = elastic.policy.fitting(size + ready) or size
     if size < to <= size + ready:
         news = [process.id for crew in _first(crews, to - size, lambda crew: _is_ready(seen, crew)) for process in crew]
-        return Course(Publish((*generation.members, *news), f"Grows from {size} to {to} nodes."), recruited=len(news))
+        return Course(Publish((*generation.members, *news), f"Grows from {size} to {_nodes(to)}."), recruited=len(news))
     recruits = min(right.recruits, at_hand)
     ripe = [node.id for node in free if _is_ripe(elastic, node.free_since, now)][: right.recruits - recruits]
     waits = f"Trains on {size} of {aim(elastic)} nodes; grows to {right.to} when the newcomers are ready."
@@ -195,7 +195,7 @@ def without_stranded(seen: JobSeen, alive: Sequence[ProcessSeen], now: datetime)
     if to is None or not any(process.reformed for process in stay):
         return None
     return Publish(
-        _kept(seen, stay, to), f"{LEAVING_CAUSE}: nobody takes over from {_nodes(len(gone))}. Shrinks from {size} to {to} nodes."
+        _kept(seen, stay, to), f"{LEAVING_CAUSE}: nobody takes over from {_nodes(len(gone))}. Shrinks from {size} to {_nodes(to)}."
     )
 
 
@@ -229,7 +229,7 @@ def without_lost(
         return rest
     kept = _kept(seen, alive, min(to, len(crews)))
     news = [process.id for crew in ready[: to - len(crews)] for process in crew] if to > len(crews) else []
-    why = f"Goes on with {_nodes(to)}" if to == size else f"Shrinks from {size} to {to} nodes"
+    why = f"Goes on with {_nodes(to)}" if to == size else f"Shrinks from {size} to {_nodes(to)}"
     return Publish((*kept, *news), f"{wait.lost} {why}.", wait.evidence_at)
 
 

@@ -23,7 +23,7 @@ def place(seen: JobSeen) -> Decision[Action]:
     free = placement.free_nodes(seen)
     replicas = seen.replicas if seen.elastic is None else elastic.at_start(seen.elastic, len(free))
     if replicas is None or len(free) < replicas:
-        why = f"Waits for {_least(seen)} free nodes; {len(free)} are ready and free."
+        why = f"Waits for {_least(seen)}; {len(free)} are ready and free."
         return Decision((Say(why),) if seen.why != why else (), _POLL)
     chosen = free[: replicas + seen.spares]
     slots = tuple((node.id, local_rank) for node in chosen for local_rank in range(seen.processes_per_node))
@@ -66,5 +66,6 @@ def with_awaits(seen: JobSeen, actions: Sequence[Action]) -> tuple[Action, ...]:
 
 def _least(seen: JobSeen) -> str:
     if seen.elastic is None:
-        return str(seen.replicas)
-    return f"{seen.elastic.policy.least} (its sizes are {told(seen.elastic.policy.sizes)})"
+        return f"{seen.replicas} free nodes"
+    sizes = seen.elastic.policy.sizes
+    return f"{sizes[0]} free nodes, the least of its sizes ({told(sizes)})"

@@ -31,6 +31,15 @@ EVERYTHING = SMALLEST | {
         "keep": {"memory": 4, "last": 5, "every": 1000, "max_age": "7d", "max_bytes": 10**12},
         "namespace": "llama-7b",
     },
+    "elastic": {
+        "min": 1,
+        "max": 4,
+        "step": 1,
+        "scaling_timeout": "2m",
+        "graceful_timeout": 600,
+        "faulty_scale_down_timeout": "30s",
+        "snooze": 0,
+    },
 }
 
 
@@ -110,7 +119,6 @@ def test_keys_of_later_features_are_refused_as_not_there_yet(key: str):
         ("env", ["A=B"]),
         ("instance_groups", "workers"),
         ("recovery", "none"),
-        ("recovery", "process"),
         ("name", "-x"),
         ("name", "x" * 64),
         ("name", 3),
@@ -193,3 +201,12 @@ def test_what_is_wrong_with_checkpoints_is_named_by_its_path(written: Any, told:
 @given(st.integers(0, 10**6), st.sampled_from("smhd"))
 def test_any_duration_means_its_seconds(number: int, unit: str):
     assert job_checkpoint.seconds(f"{number}{unit}") == number * {"s": 1, "m": 60, "h": 3600, "d": 86400}[unit]
+
+
+def test_a_plain_job_is_taken_as_it_is_written():
+    assert job_file.read(EVERYTHING | {"recovery": "process"}).recovery == "process"
+
+
+@pytest.mark.parametrize("name", ["TORCHELASTIC_RUN_ID", "ROLE_RANK", "GROUP_WORLD_SIZE"])
+def test_what_torchrun_sets_no_job_file_may_set(name: str):
+    assert name in refusal(EVERYTHING | {"env": {name: "1"}})

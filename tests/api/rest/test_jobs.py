@@ -63,7 +63,7 @@ def test_a_job_file_in_yaml_is_taken(call: Call, cluster: str):
     "change, status, word",
     [
         ({"replcias": 2}, 422, "replicas"),
-        ({"elastic": {"min": 1}}, 422, "elastic"),
+        ({"elastic": {"min": 1}}, 422, "elastic.max"),
         ({"replicas": True}, 422, "replicas"),
         ({"cluster": "c2"}, 404, "c2"),
         ({"instance_groups": ["gpus"]}, 422, "workers"),

@@ -74,7 +74,7 @@ def test_keys_can_be_set_on_the_command_line(type_: Type, job_file: Path):
     [
         (("--set", "replcias=3"), "did you mean 'replicas'"),
         (("--set", "replicas=many"), "replicas"),
-        (("--set", "elastic={min: 1}"), "not supported"),
+        (("--set", "elastic={min: 1}"), "elastic.max"),
         (("--set", "replicas"), "KEY=VALUE"),
         (("--set", "name.x=1"), "no mapping"),
         (("--set", "cluster=c9"), "c9"),

@@ -96,6 +96,11 @@ class World:
                 self.seen = replace(self.seen, told=tuple(told for told in self.seen.told if told.node != node))
             case Say(why=why):
                 self.seen = replace(self.seen, why=why)
+            case _:
+                self._write_size(action)
+
+    def _write_size(self, action) -> None:
+        match action:
             case Resize(replicas=replicas):
                 self.seen = replace(self.seen, replicas=replicas)
             case Await(nodes=nodes):
@@ -208,6 +213,9 @@ class World:
 
     def change_seen(self, **changes) -> None:
         self.seen = replace(self.seen, **changes)
+
+    def change_elastic(self, **changes) -> None:
+        self.seen = replace(self.seen, elastic=replace(self.seen.elastic, **changes))
 
     def change_node(self, node: str, **changes) -> None:
         self.seen = replace(self.seen, nodes={**self.seen.nodes, NodeId(node): replace(self.seen.nodes[NodeId(node)], **changes)})
