@@ -189,24 +189,31 @@ async def _spied(pid: int) -> str:
 
 async def _signalled(record: Record) -> str:
     """What the process's handler has written to its log; empty if it has none left to run, or no such handler."""
-    path = Path(record.log)
     if not _handles_signal(record.pid):
         return ""
-    try:
-        before = path.stat().st_size
+    before = _size(record.log)
+    with suppress(ProcessLookupError):
         os.kill(record.pid, STACKS_SIGNAL)
-    except OSError:
-        return ""
-    written = -1
+    size = before
     for _ in range(int(_SIGNALLED_S * _LOOKS_A_SECOND)):
         await asyncio.sleep(1 / _LOOKS_A_SECOND)
-        grown = path.stat().st_size - before
-        if grown > 0 and grown == written:
+        size, known = _size(record.log), size
+        if size == known > before:
             break
-        written = grown
-    with path.open("rb") as stream:
-        stream.seek(before)
+    return _read_from(record.log, before)
+
+
+def _size(log_file: str) -> int:
+    with suppress(OSError):
+        return Path(log_file).stat().st_size
+    return 0
+
+
+def _read_from(log_file: str, position: int) -> str:
+    with suppress(OSError), Path(log_file).open("rb") as stream:
+        stream.seek(position)
         return stream.read(_LONGEST_STACK).decode(errors="replace").strip()
+    return ""
 
 
 def _handles_signal(pid: int) -> bool:

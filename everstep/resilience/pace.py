@@ -110,3 +110,44 @@ class Ticks:
             return 0.0
         late = now - last - self._every_s
         return late if late > self._every_s else 0.0
+
+
+@dataclass(frozen=True)
+class Lagging:
+    """In most of the last ``steps`` steps this rank needed far more time for its own part than the others: seconds, on average."""
+
+    own_s: float
+    others_s: float
+    steps: int
+
+
+class Lag:
+    """Whether this rank persistently holds the others up: in four of five of the last 32 steps by half as much again, and by 5 ms."""
+
+    _STEPS = 32
+    _SHARE = 0.8
+    _FACTOR = 1.5
+    _LEAST_S = 0.005
+
+    def __init__(self) -> None:
+        self._steps: deque[tuple[float, float]] = deque(maxlen=self._STEPS)
+        self._is_told = False
+
+    def restart(self) -> None:
+        """Another generation: the others may be others."""
+        self._steps.clear()
+        self._is_told = False
+
+    def add(self, own_s: float, total_s: float, ranks: int) -> Lagging | None:
+        """A step in which this rank needed ``own_s`` and all together ``total_s``. Says once that it lags, and again only if it had caught up."""
+        if ranks <= 1:
+            return None
+        self._steps.append((own_s, (total_s - own_s) / (ranks - 1)))
+        if len(self._steps) < self._STEPS:
+            return None
+        slow = sum(own > self._FACTOR * others and own - others > self._LEAST_S for own, others in self._steps)
+        was_told, self._is_told = self._is_told, slow >= self._SHARE * self._STEPS
+        if was_told or not self._is_told:
+            return None
+        own_mean, others_mean = (sum(column) / self._STEPS for column in zip(*self._steps, strict=True))
+        return Lagging(own_mean, others_mean, self._STEPS)

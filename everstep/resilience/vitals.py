@@ -7,43 +7,83 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import os
 import signal
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from types import FrameType
 from typing import Any
 
-from everstep.evidence import HANG_AFTER_S, HANG_AFTER_VARIABLE
-from everstep.local_protocol import STACKS_SIGNAL
+from everstep.local_protocol import STACKS_SIGNAL, ToAgent
 
-from .pace import Pace, Patience, Ticks
+from .effort import EFFORT
+from .pace import Lag, Pace, Patience, Ticks
+from .place import Place
+from .watcher import Watcher
 
 PULSE_S = 1.0
 _LONGEST_STACK = 12_000
 
 
 class Vitals:
-    """One per process. ``where`` gives generation and step, ``waits`` whether a collective has begun and not ended."""
+    """One per process. ``place`` is where it stands, ``waits`` whether a collective has begun and not ended; ``watcher`` tells, if there is one."""
 
-    def __init__(self, where: Callable[[], tuple[int, int]], waits: Callable[[], bool], after_s: float | None = None) -> None:
-        self.pace = Pace(Patience(_after_s() if after_s is None else after_s))
-        self._where = where
+    def __init__(self, place: Place, waits: Callable[[], bool], watcher: Watcher | None = None, *, after_s: float) -> None:
+        self.pace = Pace(Patience(after_s))
+        self._lag = Lag()
+        self._place = place
         self._waits = waits
+        self._watcher = watcher
+        self._is_under_way = False
         self._trains = threading.get_ident()
         self._ticks = Ticks(PULSE_S)
         self._tells_at_s = 0.0
+        if watcher is not None:
+            watcher.pulse = self.pulse
+
+    # ------------------------------------------------------------ the training thread
+
+    def begun(self) -> None:
+        """A step begins."""
+        self.pace.begin(time.monotonic())
+        if not self._is_under_way:
+            self._is_under_way = True
+            EFFORT.begin()
+
+    def committed(self) -> None:
+        """It has ended, and what the script does before the next one belongs to that."""
+        self.pace.committed(time.monotonic())
+        EFFORT.begin()
+
+    def rest(self) -> None:
+        """No steps are expected for now; those that come are of another generation."""
+        self.pace.restart()
+        self._lag.restart()
+        self._is_under_way = False
+
+    def compare(self, own_s: float, all_s: float) -> None:
+        """What this rank's own part of a step has taken, and those of all ranks together. Tells, if this one holds the others up."""
+        place = self._place
+        lagging = self._lag.add(own_s, all_s, place.world_size)
+        if lagging is not None and self._watcher is not None:
+            self._watcher.tell(ToAgent.STRAGGLER, generation=place.generation, step=place.step, **asdict(lagging))
+
+    # ------------------------------------------------------------ the watcher's thread
 
     def pulse(self, now: float | None = None) -> dict[str, Any]:
         """For the watcher's thread: what is told to the agent. ``stack`` is there when the limit has passed, and whenever that has doubled."""
         now = time.monotonic() if now is None else now
         self.pace.forgive(self._ticks.lost(now))
-        generation, step = self._where()
         seconds, limit_s = self.pace.seconds(now), self.pace.limit_s
-        told: dict[str, Any] = {"generation": generation, "step": step, "seconds": seconds, "limit_s": limit_s}
+        told: dict[str, Any] = {
+            "generation": self._place.generation,
+            "step": self._place.step,
+            "seconds": seconds,
+            "limit_s": limit_s,
+        }
         if seconds is None or seconds <= limit_s:
             self._tells_at_s = 0.0
         elif seconds >= self._tells_at_s:
@@ -79,7 +119,3 @@ def answer_to_signals() -> None:
     with contextlib.suppress(OSError, RuntimeError, ValueError):  # no standard error, or a signal that somebody has already
         if signal.getsignal(STACKS_SIGNAL) is signal.SIG_DFL:
             faulthandler.register(STACKS_SIGNAL, file=sys.stderr, all_threads=True)
-
-
-def _after_s() -> float:
-    return float(os.environ.get(HANG_AFTER_VARIABLE) or HANG_AFTER_S)

@@ -26,6 +26,7 @@ _RETOLD_STEPS = 64
 _LONGEST_READ = 1 << 16
 _SAME_NOTICE_S = 1.0
 _PULSE_S = 1.0
+_SAID_ONCE = frozenset({ToAgent.STRAGGLER, ToAgent.ANOMALY})
 
 
 class Watcher:
@@ -68,7 +69,7 @@ class Watcher:
         with self._lock:
             if kind is ToAgent.PROGRESS:
                 self._steps.append(message)
-            else:
+            elif kind not in _SAID_ONCE:
                 self._standing[kind] = message
             self._outbox.append(message)
         os.eventfd_write(self._wake, 1)

@@ -1,4 +1,4 @@
-"""evidence: what is told of a process that makes no progress"""
+"""evidence: what is told of processes that make no progress"""
 
 from __future__ import annotations
 

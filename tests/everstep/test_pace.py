@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everstep.resilience.pace import Pace, Patience, Ticks
+from everstep.resilience.pace import Lag, Pace, Patience, Ticks
 
 PATIENCE = Patience(after_s=5.0)
 
@@ -85,3 +85,33 @@ def test_a_step_no_slower_than_those_before_is_never_a_hang(seconds):
     late = pace.seconds(now + sorted(seconds[-64:])[len(seconds[-64:]) // 2])
     assert late is not None
     assert late <= pace.limit_s
+
+
+def lags(steps: list[tuple[float, float]], ranks: int = 4) -> list[int]:
+    """At which steps it was said that the rank lags, of its own seconds and each other's."""
+    lag = Lag()
+    return [number for number, (own, other) in enumerate(steps) if lag.add(own, own + other * (ranks - 1), ranks)]
+
+
+def test_a_rank_that_is_slow_in_most_of_the_last_steps_is_told_once():
+    assert lags([(0.10, 0.05)] * 100) == [31]
+
+
+def test_a_few_slow_steps_make_no_straggler_and_neither_do_microseconds():
+    assert not lags(([(0.10, 0.05)] * 3 + [(0.05, 0.05)]) * 30)
+    assert not lags([(0.004, 0.001)] * 100)
+
+
+def test_a_rank_that_has_caught_up_and_lags_again_is_told_again():
+    slow, fine = [(0.2, 0.05)] * 40, [(0.05, 0.05)] * 40
+    assert len(lags(slow + fine + slow)) == 2
+
+
+def test_the_slower_half_does_not_hide_behind_its_own_kind():
+    lag = Lag()
+    told = [lag.add(0.2, 0.2 * 2 + 0.05 * 2, 4) for _ in range(32)]
+    assert told[-1] is not None
+
+
+def test_a_lone_rank_lags_behind_nobody():
+    assert not lags([(1.0, 0.0)] * 50, ranks=1)

@@ -3,15 +3,12 @@ from __future__ import annotations
 import threading
 
 from everstep.resilience.effort import Effort
+from everstep.resilience.place import Place
 from everstep.resilience.vitals import Vitals, stacks
 
 
-class Place:
-    waits = False
-
-
 def vitals(after_s: float = 1.0) -> Vitals:
-    return Vitals(lambda: (2, 7), lambda: Place.waits, after_s)
+    return Vitals(Place(generation=2, step=7), lambda: False, after_s=after_s)
 
 
 def test_a_pulse_says_where_the_process_stands_and_nothing_of_stacks_while_all_is_well():
@@ -25,7 +22,7 @@ def test_a_pulse_tells_the_stack_when_the_limit_has_passed_and_whenever_that_has
     one.pace.begin(100.0)
     told = [second for second in range(100, 160) if "stack" in one.pulse(float(second))]
     assert told == [111, 122, 144]
-    assert "test_vitals.py" in [one.pulse(float(second)) for second in range(160, 200)][28]["stack"]
+    assert "stack" in [one.pulse(float(second)) for second in range(160, 200)][28]
 
 
 def test_progress_ends_a_hang_and_the_next_one_is_told_anew():

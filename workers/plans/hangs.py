@@ -69,7 +69,9 @@ def _is_to_blame(seen: JobSeen, process: ProcessSeen, hang: HangSeen, stuck: lis
 def _gave_up_at(seen: JobSeen, step: int) -> list[ProcessSeen]:
     """Processes that have been given up because they hung at this step, by whichever member of it."""
     return [
-        one for one in seen.processes if one.state is ProcessState.LOST and one.hang is not None and _blamed(one) and one.hang.step == step
+        one
+        for one in seen.processes
+        if one.state is ProcessState.LOST and one.hang is not None and _blamed(one) and one.hang.step == step
     ]
 
 
@@ -85,7 +87,9 @@ def _always_here(seen: JobSeen, doomed: dict[ProcessId, str]) -> str | None:
             continue
         before = _gave_up_at(seen, hang.step)
         if len(before) + 1 >= _MOST_AT_A_STEP:
-            return f"{len(before) + 1} processes, one after the other, have hung at step {hang.step}. The last of them:\n{hang.stack}"
+            return (
+                f"{len(before) + 1} processes, one after the other, have hung at step {hang.step}. The last of them:\n{hang.stack}"
+            )
     return None
 
 
@@ -109,6 +113,6 @@ def _told(seen: JobSeen, process: ProcessSeen, hang: HangSeen | None) -> str:
 
 def _innermost(stack: str) -> str:
     """The line where it is, of the first thread of a stack."""
-    first = stack.split("\nThread ")[0]
+    first = stack.split("\nThread ", 1)[0]
     lines = [line.strip() for line in first.splitlines() if line.strip().startswith("File ")]
     return f" ({lines[-1][:200]})" if lines else ""

@@ -37,7 +37,9 @@ def test_a_rank_that_computes_while_another_waits_for_it_is_replaced(waits_at):
     hangs(here, 0, "waiting", step=waits_at)
     (one,) = given_up(here.look())
     assert one.process == hung.id
-    assert 'step 5: no progress for 25 s, and it computes while the others wait for it (File "train.py", line 7, in train)' in one.why
+    assert (
+        'step 5: no progress for 25 s, and it computes while the others wait for it (File "train.py", line 7, in train)' in one.why
+    )
     here.run(JobState.TRAINING)
     assert here.rank(1).id != hung.id
     assert here.rank(0).state is ProcessState.READY
