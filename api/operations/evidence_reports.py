@@ -25,7 +25,9 @@ def _straggler(session: Session, _: Node, report: StragglerReport, now: datetime
 
 
 def _anomaly(session: Session, _: Node, report: AnomalyReport, now: datetime) -> None:
-    report_anomaly(session, report.process, Anomaly(report.generation, report.step, report.what, report.action, report.words), now=now)
+    report_anomaly(
+        session, report.process, Anomaly(report.generation, report.step, report.what, report.action, report.words), now=now
+    )
 
 
 TELL: Final[dict[type[Any], Callable[[Session, Node, Any, datetime], None]]] = {

@@ -9,8 +9,10 @@ torch_parts.check()
 
 from everstep.checkpoint.checkpointer import Checkpointer  # noqa: E402, the check must come before torch's parts are used
 
+from .anomaly import LossPolicy  # noqa: E402
 from .drive import init, resilient  # noqa: E402
-from .run import Run, Update  # noqa: E402
+from .run import Run  # noqa: E402
 from .state import State  # noqa: E402
+from .update import Update  # noqa: E402
 
-__all__ = ["Checkpointer", "Run", "State", "Update", "init", "resilient"]
+__all__ = ["Checkpointer", "LossPolicy", "Run", "State", "Update", "init", "resilient"]

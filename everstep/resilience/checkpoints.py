@@ -24,6 +24,7 @@ from everstep.notices import LEAVING_CAUSE
 from everstep.protocol import Source
 
 from .agreement import Agreement, Candidate, Sight, do_all_see, newest_seen
+from .anomaly import Losses
 from .place import Place
 from .rendezvous import RendezvousClient
 from .state import State
@@ -55,6 +56,8 @@ class Checkpoints:
         self._failures: tuple[Failure, ...] = ()
         self._unreadable: set[tuple[int, str]] = set()
         self._discard_after: int | None = None
+        self.not_after: int | None = None
+        """Of which step a checkpoint may be at most; None: of any."""
         self.loaded: Origin | None = None
         """What training has gone on from, for as long as a failure would be laid to it."""
 
@@ -106,6 +109,7 @@ class Checkpoints:
     def _save(self, wanted: Wanted, place: Place) -> None:
         self._retry_discard(place.rank)
         cursor = {"step": place.step, "consumed": place.consumed, "loss": place.last_loss, "job": self._job, "recent": place.recent}
+        cursor |= {"position": place.position, "losses": place.losses.to_wire()}
         save = f"{self._name}-{place.generation}"
         self._checkpointer.save(self._saver, self._state, wanted, place.step, save, place.rank, place.world_size, cursor)
         self._checkpointer.served(wanted)
@@ -165,10 +169,15 @@ class Checkpoints:
         except (EverstepError, OSError) as error:
             return (), str(error)
         seen = (Candidate(one.step, one.save, one.is_in_memory) for one in found)
-        return tuple(one for one in seen if (one.step, one.save) not in self._unreadable), None
+        return tuple(one for one in seen if (one.step, one.save) not in self._unreadable and self._is_old_enough(one)), None
+
+    def _is_old_enough(self, one: Candidate) -> bool:
+        return self.not_after is None or one.step <= self.not_after
 
     def _lost(self) -> str | None:
         """Words for checkpoints that are there and of which nothing can be read: training must not begin anew over them by itself."""
+        if self.not_after is not None:
+            return f"no checkpoint is of step {self.not_after} or before, to which the loss policy wants to go back"
         steps = ", ".join(str(step) for step, _ in sorted(self._unreadable))
         return f"no good copy is left of the checkpoints of steps {steps}" if steps else None
 
@@ -194,6 +203,9 @@ class Checkpoints:
         self._saver.schedule.begins_at(chosen.step)
         place.step, place.consumed, place.last_loss = told["step"], told["consumed"], told["loss"]
         place.recent = told["recent"] if told["job"] == self._job else []
+        place.position = told.get("position")  # older checkpoints have none: a stream is then read from its beginning
+        place.losses.went_back(Losses.from_wire(told.get("losses")))
+        self.not_after = None
         place.holds_state = True
         _log.warning("Going on from the checkpoint of step %d, read from %s", chosen.step, loaded.told)
         return Source.STORE if loaded.origin.source == "store" else Source.MEMORY, loaded.nbytes

@@ -14,6 +14,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Protocol
@@ -23,6 +24,7 @@ import torch.distributed as dist
 
 from everstep.errors import CollectiveFailed, GroupRetired
 
+from .effort import EFFORT
 from .unwind import Unwind
 
 SLICE = timedelta(milliseconds=20)
@@ -30,7 +32,7 @@ GRACE_S = 0.1
 OPERATION_TIMEOUT = timedelta(minutes=30)
 
 _POINT_TO_POINT = frozenset({"send", "recv", "recv_anysource"})
-_COLLECTIVES = (
+COLLECTIVES = (
     "_allgather_base",
     "all_gather_single",
     "all_gather_single_coalesced",
@@ -81,7 +83,9 @@ class GuardedWork(dist.Work):
     def wait(self, timeout: timedelta | None = None) -> bool:
         with self._lock:
             if not self._done:
+                began = time.monotonic()
                 self._wait(timeout)
+                EFFORT.waited(time.monotonic() - began)
                 self._finish()
         return True
 
@@ -187,6 +191,7 @@ class GuardedGroup(dist.ProcessGroup):
         self._size = size
         self._name = ""
         self._pending: dict[int, dist.Work] = {}
+        self._on_device: dist.Work | None = None
         self._futures: _FutureThread | None = None
 
     def rank(self) -> int:
@@ -241,6 +246,7 @@ class GuardedGroup(dist.ProcessGroup):
         if inner is not None:
             bury(inner, list(self._pending.values()))
         self._pending = {}
+        self._on_device = None
 
     def future_of(self, work: GuardedWork) -> torch.futures.Future[Any]:
         if self._futures is None:
@@ -250,6 +256,13 @@ class GuardedGroup(dist.ProcessGroup):
     def completed(self, work: dist.Work) -> None:
         self._pending.pop(id(work), None)
 
+    def is_waiting(self) -> bool:
+        """Whether a collective has begun here and not ended. From any thread."""
+        if self._inner is None:
+            return False
+        begun = [*self._pending.copy().values(), *((self._on_device,) if self._on_device else ())]
+        return not all(work.is_completed() for work in begun)
+
     def _live(self) -> dist.ProcessGroup:
         if self._inner is None:
             raise GroupRetired
@@ -257,14 +270,30 @@ class GuardedGroup(dist.ProcessGroup):
 
     def _guard(self, work: dist.Work, *, point_to_point: bool = False, after: Callable[[], None] | None = None) -> GuardedWork:
         self._pending[id(work)] = work
+        _groups.add(self)
+        EFFORT.launched()
         return GuardedWork(work, self, point_to_point=point_to_point, after=after)
 
     def _start(self, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> dist.Work:
         work: dist.Work = getattr(self._live(), name)(*args, **options)
         if _is_on_accelerator(args):
             # NCCL's wait only orders streams, and one with a time-out aborts; there the fence is a real abort.
+            _groups.add(self)
+            self._on_device = work
+            EFFORT.launched()
             return work
         return self._guard(work, point_to_point=name in _POINT_TO_POINT)
+
+
+_groups: weakref.WeakSet[GuardedGroup] = weakref.WeakSet()
+
+
+def is_waiting() -> bool:
+    """Whether this process waits for others in any of its groups, or is overlapping that with work of its own. From any thread."""
+    try:
+        return any(group.is_waiting() for group in list(_groups))
+    except RuntimeError:  # a group came or went at this very moment: whoever makes groups is not stuck
+        return False
 
 
 def _copy(target: torch.Tensor, part: torch.Tensor) -> None:
@@ -286,7 +315,7 @@ def _forward(name: str) -> Callable[..., dist.Work]:
     return collective
 
 
-for _name in _COLLECTIVES:
+for _name in COLLECTIVES:
     if hasattr(dist.ProcessGroup, _name):
         setattr(GuardedGroup, _name, _forward(_name))
 

@@ -58,7 +58,7 @@ class Run:
         self._wanted = NOTHING
         self._until = 0
         self.losses = LossGuard(None, membership)
-        self.vitals = Vitals(membership.place, is_waiting, membership.watcher)
+        self.vitals = Vitals(membership.place, is_waiting, membership.watcher, after_s=settings.hang_after_s)
         self._scale = _ANY_SIZE
         self._is_torn = False
         self._feeding = Feeding(settings)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from everstep.evidence import HANG_AFTER_S, HANG_AFTER_VARIABLE
 from everstep.protocol import FAULTS_VARIABLE, NODE_ID_VARIABLE, PREFETCH_VARIABLE
 
 
@@ -25,6 +26,7 @@ class Settings:
     node: str | None = None
     prefetch_folder: Path | None = None
     """In this node's shared memory, of this job alone."""
+    hang_after_s: float = HANG_AFTER_S
 
 
 def read(environment: Mapping[str, str] | None = None) -> Settings:
@@ -39,6 +41,7 @@ def read(environment: Mapping[str, str] | None = None) -> Settings:
         expected_world_size=expected or None,
         faults_path=seen.get(FAULTS_VARIABLE) or None,
         node=seen.get(NODE_ID_VARIABLE),
+        hang_after_s=float(seen.get(HANG_AFTER_VARIABLE) or HANG_AFTER_S),
         prefetch_folder=Path(seen[PREFETCH_VARIABLE]) if seen.get(PREFETCH_VARIABLE) else None,
     )
 

@@ -214,6 +214,8 @@ class Plane:
     def _hear(self, report: Report) -> None:
         job = self.jobs.get(getattr(report, "job", ""))
         if job is not None:  # else of checkpoints, which name their namespace
+            if isinstance(report, HungReport | StragglerReport | AnomalyReport):
+                job.evidence.append(report)
             self._hear_of(job, report)
             self._news.set()
 
@@ -229,8 +231,6 @@ class Plane:
                 job.finished[report.process] = report
             case ReformedReport():
                 job.reformed.append(report)
-            case HungReport() | StragglerReport() | AnomalyReport():
-                job.evidence.append(report)
             case SavedReport():
                 job.saved.append(report)
             case BrokenReport():

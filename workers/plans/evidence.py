@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from models.ids import NodeId, ProcessId
 from models.job.states import ON_PEERS_WORD, ProcessState
 from workers.plans.decision import soonest
+from workers.plans.hangs import hanging
 from workers.plans.job_seen import GenerationSeen, JobSeen, NodeSeen, ProcessSeen
 
 _CRASHES = frozenset({4, 6, 7, 8, 11})
@@ -39,6 +40,7 @@ class Casualties:
 def casualties(seen: JobSeen, now: datetime) -> Casualties:
     """Looks at every live process's node, and at what its peers say."""
     lost_nodes = _lost_nodes(seen)
+    hung = hanging(seen).doomed
     doomed: dict[ProcessId, str] = {}
     released: dict[ProcessId, str] = {}
     again: timedelta | None = None
@@ -48,6 +50,8 @@ def casualties(seen: JobSeen, now: datetime) -> Casualties:
             doomed[process.id] = "its node is lost or leaves"
         elif node.id in lost_nodes:
             doomed[process.id] = ON_PEERS_WORD
+        elif process.id in hung:
+            doomed[process.id] = hung[process.id]
         elif node.must_be_left and _is_dispensable(seen, process):
             released[process.id] = f"its node is to be left: {node.leave_why}"
         elif process.state is ProcessState.WANTED and node.can_be_told:
@@ -62,7 +66,7 @@ def casualties(seen: JobSeen, now: datetime) -> Casualties:
 
 def faults(seen: JobSeen) -> list[ProcessSeen]:
     """Processes that user code has brought down, oldest first."""
-    raised = [process for process in seen.processes if process.state is ProcessState.EXITED and _is_fault(process)]
+    raised = [process for process in seen.processes if process.state is ProcessState.EXITED and is_fault(process)]
     return sorted(raised, key=lambda process: (process.state_since, process.id))
 
 
@@ -85,6 +89,9 @@ def evidence_at(seen: JobSeen, generation: GenerationSeen, dead: list[ProcessSee
     """When the first sign of these deaths was seen, by anybody."""
     signs = [process.state_since for process in dead if not process.is_alive]
     signs += [process.broken_at for process in seen.processes if process.broken >= generation.number and process.broken_at]
+    signs += [
+        process.hang.at for process in dead if process.hang and process.hang.at and process.hang.generation == generation.number
+    ]
     for process in dead:
         node = seen.nodes.get(process.node)
         if node is not None:
@@ -127,6 +134,6 @@ def _node(seen: JobSeen, process: ProcessSeen) -> NodeSeen:
     return seen.nodes[process.node]
 
 
-def _is_fault(process: ProcessSeen) -> bool:
+def is_fault(process: ProcessSeen) -> bool:
     """Raised, left with an exit code of its own, or crashed. A kill from outside is nobody's fault."""
     return process.failure is not None or process.exit_code not in (None, 0) or process.signal in _CRASHES

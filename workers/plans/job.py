@@ -42,6 +42,9 @@ from workers.plans.job_seen import (
 _POLL = timedelta(seconds=5)
 """Waiting for something that wakes the job by itself: this often it is looked at all the same."""
 
+_VERDICT = "everstep.errors.LossStopped: "
+"""All ranks have agreed to stop: none is to try again."""
+
 
 def plan(seen: JobSeen, now: datetime) -> Decision[Action]:
     """What to do about one job."""
@@ -112,7 +115,8 @@ def _failed_for_good(seen: JobSeen) -> str | None:
         return None
     diagnosis = resuming.diagnosis(seen)
     are_all_dead = not seen.alive and len(raised) >= seen.world_size and not seen.has_ever_formed
-    if retry.count(seen) > seen.max_restarts or are_all_dead or diagnosis is not None:
+    is_verdict = _VERDICT in words
+    if retry.count(seen) > seen.max_restarts or are_all_dead or is_verdict or diagnosis is not None:
         return "\n".join(part for part in (words, diagnosis) if part)
     return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime, timedelta
 
 from models.ids import NodeId
@@ -35,7 +36,8 @@ def vacated_slots(seen: JobSeen, now: datetime, given_up: frozenset[str]) -> lis
     The slot of a process that is being given up is vacated too: the assignment that starts the new one ends the old one.
     """
     taken = {process.slot for process in seen.alive if process.id not in given_up}
-    left = {process.slot for process in seen.processes if process.slot not in taken}
+    bad = shunned(seen)
+    left = {process.slot for process in seen.processes if process.slot not in taken and process.node not in bad}
     usable = [slot for slot in left if _serves_us(seen, slot[0]) and not _cools(seen, slot, now)]
     return sorted(usable, key=lambda slot: (seen.nodes[slot[0]].age, slot[1]))
 
@@ -67,6 +69,23 @@ def substitutes(seen: JobSeen, dead: list[ProcessSeen], idle: list[ProcessSeen])
         chosen[process.id] = left.pop(0)
         moved_to.setdefault(process.node, chosen[process.id].node)
     return chosen
+
+
+def shunned(seen: JobSeen) -> frozenset[NodeId]:
+    """Nodes that this job rather leaves: several of its processes have come to grief there, and hardly any elsewhere, so it is not the script.
+
+    Nobody shuns the last node there is to go to. The other way round, what fails wherever it runs is the script's fault, and no node is left for it.
+    """
+    grief = Counter(process.node for process in seen.processes if _came_to_grief(process))
+    bad = {node for node, count in grief.items() if count > _FREE_DEATHS and count > 2 * (grief.total() - count)}
+    others = [node for node in free_nodes(seen) if node.id not in bad]
+    return frozenset(bad) if others else frozenset()
+
+
+def _came_to_grief(process: ProcessSeen) -> bool:
+    """Died of itself or was given up because it hung: not with its node, and not because it was no longer needed."""
+    died = process.state is ProcessState.EXITED and (process.exit_code not in (None, 0) or process.signal is not None)
+    return died or (process.state is ProcessState.LOST and process.hang is not None)
 
 
 def _serves_us(seen: JobSeen, node_id: NodeId) -> bool:
