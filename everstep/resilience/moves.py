@@ -146,6 +146,7 @@ def resume_alone(place: Place, checkpoints: Checkpoints | None) -> None:
     place.holds_state = True
     if checkpoints is None:
         return
+    checkpoints.not_after = place.losses.not_after
     cards = (Card(0, 0, holds_state=False, is_reduced=False, structure="", transfer_port=0, alone_since=1),)
     while (agreement := agree(cards, 1, FIRST_CAUSE, (checkpoints.sight(0),))).checkpoint is not None:
         try:

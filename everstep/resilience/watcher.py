@@ -117,12 +117,13 @@ class Watcher:
         unread, unsent = b"", b""
         pulse_at = time.monotonic()
         while True:
-            if time.monotonic() >= pulse_at:
-                unsent += self._beat(is_free=not unsent)
-                pulse_at = time.monotonic() + _PULSE_S
+            is_taken = not unsent
             with self._lock:
                 while self._outbox:
                     unsent += json.dumps(self._outbox.popleft()).encode() + b"\n"
+            if time.monotonic() >= pulse_at:  # HELLO, which must be the first line, has been put before it
+                unsent += self._beat() if is_taken else b""
+                pulse_at = time.monotonic() + _PULSE_S
             unsent = unsent[_send(agent, unsent) :]
             (self._idle.clear if unsent else self._idle.set)()
             watched: list[socket.socket | int] = [agent, self._wake]
@@ -137,10 +138,10 @@ class Watcher:
                 for line in lines:
                     self._hear(json.loads(line))
 
-    def _beat(self, *, is_free: bool) -> bytes:
-        """A pulse; nothing while the agent does not even take what it was told before."""
+    def _beat(self) -> bytes:
+        """A pulse. Not asked for while the agent does not even take what it was told before."""
         told = self.pulse()
-        return json.dumps({"type": str(ToAgent.PULSE), **told}).encode() + b"\n" if told is not None and is_free else b""
+        return json.dumps({"type": str(ToAgent.PULSE), **told}).encode() + b"\n" if told is not None else b""
 
     def _hear(self, message: dict[str, Any]) -> None:
         kind = message.get("type")
