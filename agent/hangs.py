@@ -120,7 +120,8 @@ class Hangs:
 
     async def _tell_frozen(self, process: str, record: Record, pulse: _Pulse, silent: float) -> None:
         stack = await stack_of(record)
-        self._tell(process, pulse, Hung.FROZEN, silent, stack)
+        if pulse.is_condemned:  # it has not spoken meanwhile
+            self._tell(process, pulse, Hung.FROZEN, silent, stack)
 
     def _tell(self, process: str, pulse: _Pulse, how: Hung, seconds: float, stack: str) -> None:
         log.warning("process %s is %s and has made no progress for %.1f s", process, how, seconds)
