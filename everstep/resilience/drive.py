@@ -85,10 +85,7 @@ def resilient(
     Raises:
         ValueError: a key of ``scale`` is no number of ranks, or an entry no mapping; or ``loss`` goes back to checkpoints, and there is no checkpointer.
     """
-    if loss is not None and loss.goes_back and checkpointer is None:
-        message = "LossPolicy(... 'rollback'): there is no checkpointer to go back with; give one, as in resilient(state, everstep.Checkpointer(), loss=...)"
-        raise ValueError(message)
-    sizes = _checked(scale or {})
+    sizes = _checked(scale or {}, loss, checkpointer)
 
     def decorate(train: Callable[Concatenate[Run, P], R]) -> Callable[P, R]:
         @functools.wraps(train)
@@ -109,7 +106,12 @@ def resilient(
     return decorate
 
 
-def _checked(scale: Mapping[int, Mapping[str, Any]]) -> Mapping[int, Mapping[str, Any]]:
+def _checked(
+    scale: Mapping[int, Mapping[str, Any]], loss: LossPolicy | None, checkpointer: Checkpointer | None
+) -> Mapping[int, Mapping[str, Any]]:
+    if loss is not None and loss.goes_back and checkpointer is None:
+        message = "LossPolicy(... 'rollback') has no checkpoints to go back to: resilient(state, everstep.Checkpointer(), loss=...)"
+        raise ValueError(message)
     for size, said in scale.items():
         if not isinstance(size, int) or size < 1 or not isinstance(said, Mapping):
             message = f"scale[{size!r}]: a number of ranks, from 1, leads to a mapping, as in scale={{2: {{'micro_batch': 8}}}}"
