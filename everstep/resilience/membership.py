@@ -269,6 +269,7 @@ class Membership:
         with contextlib.ExitStack() as opened:
             opened.enter_context(contextlib.closing(client))
             agreement = self._agree(client, generation, state)
+            self.moves.heed(agreement)
             phases.end("agreed")
             self._build(generation, rank, escape, state)
             phases.end("grouped")
@@ -292,7 +293,6 @@ class Membership:
         meeting, self._late = self._late, None
         if meeting is None:
             return
-        number = meeting.joining.generation.number
         try:
             with contextlib.closing(meeting.client):
                 self.moves.publish_late(meeting.joining)
@@ -300,7 +300,7 @@ class Membership:
         except Superseded:
             return  # the next step begins with that
         except (EverstepError, OSError) as error:
-            self.tell_broken(number, f"{type(error).__name__}: {error}")
+            self.tell_broken(meeting.joining.generation.number, f"{type(error).__name__}: {error}")
 
     def _meet_again(self, meeting: Meeting) -> None:
         """Everybody holds the state: what was given away can change again."""
@@ -320,8 +320,7 @@ class Membership:
         if rank is None:
             raise Superseded
         place = self.place
-        is_next = generation.number == place.generation + 1
-        if not place.holds_state and not (place.alone_since and is_next):
+        if not place.holds_state and not (place.alone_since and generation.number == place.generation + 1):
             place.alone_since = generation.number
         place.generation, place.rank, place.world_size = generation.number, rank, generation.world_size
         faults.stand(rank, place.step, generation.number)

@@ -15,7 +15,7 @@ import torch
 from everstep.errors import StateMismatch, TransferFailed
 from everstep.protocol import Source
 
-from .agreement import Card
+from .agreement import Agreement, Card
 from .checkpoints import Checkpoints
 from .fence import Fence
 from .moves import Joining, Moves
@@ -67,14 +67,17 @@ class ShardMoves(Moves):
             losses=slots.losses() if slots is not None else (),
         )
 
+    def heed(self, agreement: Agreement) -> None:
+        """Before the groups are built, and therefore before anybody can give a replica away in this generation."""
+        if self.is_sharded and self.server is not None:
+            self.server.slots.drop_newer(agreement.shards.step if agreement.shards is not None else -1)
+
     def take(self, joining: Joining) -> tuple[Source, int]:
         if not self.is_sharded:
             return super().take(joining)
         place, plan = self.place, joining.agreement.shards
         wanted = seat_of(place.rank, place.world_size, self.sharding.shards)
         source = joining.agreement.sources[place.rank]
-        if self.server is not None:
-            self.server.slots.drop_newer(plan.step if plan is not None else -1)
         if plan is None:
             return self._begin(joining, source, wanted)
         if source is Source.ROLLED_FORWARD:

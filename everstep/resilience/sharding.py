@@ -110,9 +110,9 @@ def check_supported(model: torch.nn.Module) -> None:
                 "fully_shard(...) was given another mesh than run.mesh(), so its groups cannot be remade; pass mesh=run.mesh()"
             )
             raise UnsupportedWrapper(message)
-        if group.post_forward_mesh_info not in {None, info} or any(
-            fsdp_param.is_dtensor or fsdp_param.fsdp_placement.dim != 0 for fsdp_param in group.fsdp_params
-        ):
+        after = group.post_forward_mesh_info
+        is_other = any(fsdp_param.is_dtensor or fsdp_param.fsdp_placement.dim != 0 for fsdp_param in group.fsdp_params)
+        if is_other or (after is not None and after is not info):
             message = (
                 "fully_shard(...) is supported with reshard_after_forward=True or False, shards of dimension 0 and plain parameters"
             )
