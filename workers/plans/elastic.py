@@ -57,11 +57,15 @@ class Size:
 
 @dataclass(frozen=True)
 class Wait:
-    """What a job that has lost nodes waits for, ``since`` the first of them. ``is_warming``: nodes for all of them have been found."""
+    """What a job that has lost nodes waits for, ``since`` the first of them. ``is_warming``: nodes for all of them have been found.
+
+    ``are_newcomers``: none of the lost has ever taken part.
+    """
 
     since: datetime
     lost: str
     is_warming: bool
+    are_newcomers: bool = False
     evidence_at: datetime | None = None
 
 
@@ -225,12 +229,19 @@ def without_lost(
         return None
     patience = elastic.policy.faulty * (2 if wait.is_warming else 1)
     rest = wait.since + patience - now
-    if rest > timedelta(0) and len(crews) < aim(elastic):
+    if rest > timedelta(0) and len(crews) < aim(elastic) and not _is_failed_growth(elastic, generation, wait, size):
         return rest
     kept = _kept(seen, alive, min(to, len(crews)))
     news = [process.id for crew in ready[: to - len(crews)] for process in crew] if to > len(crews) else []
     why = f"Goes on with {_nodes(to)}" if to == size else f"Shrinks from {size} to {_nodes(to)}"
     return Publish((*kept, *news), f"{wait.lost} {why}.", wait.evidence_at)
+
+
+def _is_failed_growth(elastic: Elasticity, generation: GenerationSeen, wait: Wait, size: int) -> bool:
+    """Whether all that is lost is what the job was about to grow onto: then nothing is waited for."""
+    newest = elastic.changes[-1] if elastic.changes else None
+    grew = newest is not None and newest.before < newest.after == size
+    return grew and not generation.is_formed and wait.are_newcomers
 
 
 def first_size(seen: JobSeen, whole: int, since: datetime | None, now: datetime) -> int | None:

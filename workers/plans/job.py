@@ -244,7 +244,13 @@ def _replace(
         return Decision((*recovering, publish, *started), _POLL)
     short = len(ranks.dead) - len(idle)
     started, missing = _start(seen, lost, now, needed=short, spares=min(spares, spares - len(idle) + len(ranks.dead)))
-    wait = elastic.Wait(_since(ranks, now), f"Lost {names}.", not missing.needed, evidence_at(seen, generation, ranks.dead))
+    wait = elastic.Wait(
+        _since(ranks, now),
+        f"Lost {names}.",
+        is_warming=not missing.needed,
+        are_newcomers=not any(process.reformed for process in ranks.dead),
+        evidence_at=evidence_at(seen, generation, ranks.dead),
+    )
     fewer = elastic.without_lost(seen, generation, ranks.alive, ready, wait, now)
     if isinstance(fewer, Publish):
         return Decision((*recovering, fewer), _POLL)

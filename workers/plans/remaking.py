@@ -37,7 +37,7 @@ def overdue(seen: JobSeen, generation: GenerationSeen, alive: Sequence[ProcessSe
     """A generation that does not form is published once more; then those that do not join are given up, unless nobody does.
 
     Whoever has not been told of it cannot join: nobody's patience runs out before that. Whether his node is lost is concluded elsewhere.
-    A change of size is followed when the script comes to it: those that live are given the job's graceful time for that.
+    A change of size is followed when the script comes to it: those that hold the state are given the job's graceful time for that.
     """
     count = repeats(seen, generation, now)
     late = [process for process in alive if process.reformed < generation.number]
@@ -48,9 +48,11 @@ def overdue(seen: JobSeen, generation: GenerationSeen, alive: Sequence[ProcessSe
     rest = since + min(seen.patience.longest, seen.patience.reform * 2 ** min(count - 1, 10)) - now
     if rest > timedelta(0):
         return Decision((), rest)
-    if count > 1 and len(late) < len(alive) and elastic.has_been_graceful(seen, generation, now):
+    is_due = elastic.has_been_graceful(seen, generation, now)
+    due = [process for process in late if is_due or not process.reformed]
+    if count > 1 and due and len(late) < len(alive):
         return Decision(
-            tuple(GiveUp(process.id, f"it did not join generation {generation.number}") for process in late), timedelta(0)
+            tuple(GiveUp(process.id, f"it did not join generation {generation.number}") for process in due), timedelta(0)
         )
     return Decision(_again(seen, generation, f"{len(late)} members have not joined in time: the same members once more.", None))
 

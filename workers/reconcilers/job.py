@@ -65,7 +65,7 @@ class JobReconciler:
         present = nodes.of_cluster(session, job.cluster_id)
         keep(session, [job, cluster, *generations, *processes, *present])
         others = [other for other in jobs.of_cluster(session, job.cluster_id, live_only=True) if other.id != job.id]
-        nodes_seen = _nodes_seen(session, job, present, free_since=is_free_asked(job), others=others, now=now)
+        nodes_seen = _nodes_seen(session, job, present, processes, others, now=now)
         has_namespace, found = _checkpoint(session, job, processes, nodes_seen)
         return seen_as.JobSeen(
             state=JobState(job.state),
@@ -173,9 +173,10 @@ def _nudge_waiting(session: Session, job: Job) -> None:
 
 
 def _nodes_seen(
-    session: Session, job: Job, present: Sequence[Node], *, free_since: bool, others: Sequence[Job], now: datetime
+    session: Session, job: Job, present: Sequence[Node], processes: Sequence[JobProcess], others: Sequence[Job], *, now: datetime
 ) -> Mapping[NodeId, seen_as.NodeSeen]:
-    """``free_since``: also since when each has been free, which only jobs that grow ask."""
+    """Since when each has been free is told to those that may grow only: nobody else asks."""
+    free_since = is_free_asked(job)
     held = {node: holder for node, holder in jobs.busy_nodes(session, job.cluster_id).items() if holder != job.id}
     ends = jobs.last_ends(session, [node.id for node in present]) if free_since else {}
     found = {
@@ -194,7 +195,9 @@ def _nodes_seen(
         )
         for age, node in enumerate(present)
     }
-    kept = kept_for_others(job, [Claim(other, _groups(session, other)) for other in others if other.awaits], found, now)
+    claims = [Claim(other, _groups(session, other)) for other in others if other.awaits]
+    own = frozenset(one.node_id for one in processes if one.state in ALIVE or one.rank is not None)
+    kept = kept_for_others(job, claims, found, own, now)
     return {id_: replace(node, is_held=True) if id_ in kept else node for id_, node in found.items()}
 
 

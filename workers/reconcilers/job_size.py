@@ -41,13 +41,18 @@ def is_free_asked(job: Job) -> bool:
     return job.state not in ENDED and elastic_of(job.spec) is not None
 
 
-def kept_for_others(job: Job, claims: Sequence[Claim], nodes: Mapping[NodeId, NodeSeen], now: datetime) -> frozenset[NodeId]:
-    """Free nodes that other jobs have a claim to, because theirs were lost not long ago: those who have waited longest come first."""
+def kept_for_others(
+    job: Job, claims: Sequence[Claim], nodes: Mapping[NodeId, NodeSeen], own: frozenset[NodeId], now: datetime
+) -> frozenset[NodeId]:
+    """Free nodes that other jobs have a claim to, because theirs were lost not long ago: those who have waited longest come first.
+
+    ``own`` nodes, on which the job has its ranks or had them a moment ago, are nobody else's.
+    """
     kept: set[NodeId] = set()
     for claim in sorted(claims, key=lambda claim: (claim.job.awaits_since or now, claim.job.id)):
         if _has_run_out(claim.job, now) or not _comes_before(claim.job, job, now):
             continue
-        free = [node for node in nodes.values() if node.serves and not node.is_held and node.id not in kept]
+        free = [node for node in nodes.values() if node.serves and not node.is_held and node.id not in kept | own]
         usable = [node for node in free if not claim.groups or node.group in claim.groups]
         kept |= {node.id for node in sorted(usable, key=lambda node: node.age)[: claim.job.awaits]}
     return frozenset(kept)

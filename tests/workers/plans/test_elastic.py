@@ -166,6 +166,32 @@ def test_growth_that_fails_is_snoozed():
     assert size(here) == 2
 
 
+def test_a_newcomer_that_dies_before_it_has_joined_costs_no_wait():
+    here = started(nodes=1, elastic=elasticity(scaling=0.0, faulty=600.0))
+    wait(here, 20)
+    free_node(here, "a")
+    here.step()
+    here.work()
+    here.work()
+    here.look()
+    assert size(here) == 2
+    here.kill_rank(1)
+    here.look()
+    assert size(here) == 1
+
+
+def test_a_member_that_follows_a_change_of_size_late_has_its_graceful_time():
+    here = started(elastic=elasticity(graceful=100.0))
+    slow = here.rank(1).id
+    here.deaf.add(slow)
+    ask(here, 2)
+    wait(here, 95)
+    assert slow in here.seen.generation.members
+    wait(here, 70)
+    assert not here.process(slow).is_alive
+    here.run(JobState.TRAINING)
+
+
 # ------------------------------------------------------------------ commands, and what others need
 
 
