@@ -147,7 +147,7 @@ def why(job: JobArgument, as_json: JsonOption = False, home: HomeOption = DEFAUL
         found = rest.get(f"/v1/jobs/{job}")
         events = rest.every(f"/v1/jobs/{job}/events", "events")
     if as_json:
-        members = ("job_id", "status", "why", "failure")
+        members = ("job_id", "status", "why", "failure", "replicas", "wished_replicas")
         print_json({name: found[name] for name in members} | {"events": events})
     else:
         job_shown.explained(console(), found, events[-20:])

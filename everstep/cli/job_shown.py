@@ -70,6 +70,8 @@ def _checkpoint(console: Console, saving: Mapping[str, Any]) -> None:
 
 def explained(console: Console, job: Job, events: Iterable[Mapping[str, Any]]) -> None:
     console.print(f"{escape(job['name'])} is {status(job)}: {escape(job['why'] or 'nothing is known')}", soft_wrap=True)
+    if job["replicas"] != job["wished_replicas"]:
+        console.print(f"It has {job['replicas']} of the {job['wished_replicas']} nodes that are asked for.")
     _failure(console, job)
     for event in events:
         console.print(f"{event['at'][11:19]}  {event['level']:<5}  {escape(event['description'])}", soft_wrap=True)

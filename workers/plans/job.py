@@ -273,7 +273,8 @@ def _since(ranks: _Ranks, now: datetime) -> datetime:
 
 def _nobody_died(seen: JobSeen, generation: GenerationSeen, ranks: _Ranks, lost: Casualties, now: datetime) -> Decision[Action]:
     is_formed = generation.is_formed or all(process.reformed >= generation.number for process in ranks.alive)
-    formed = (Move(JobState.TRAINING, f"Generation {generation.number} has formed."),)
+    caused = f" {generation.cause}" if seen.elastic is not None and generation.cause else ""
+    formed = (Move(JobState.TRAINING, f"Generation {generation.number} has formed.{caused}"),)
     moved = formed if is_formed and seen.state is not JobState.TRAINING else ()
     idle = _idle(seen, generation, lost)
     is_ending = any(process.state is ProcessState.FINISHED for process in ranks.alive)
