@@ -54,7 +54,10 @@ def _launch(job: Job) -> Launch:
     """
     spec = job.spec
     own = {} if is_plain(spec) else {"WORLD_SIZE": str(job.replicas * job.processes_per_node)}
-    ours = {"EVERSTEP_NAMESPACE": policy_of(spec, job.id).namespace, HANG_AFTER_VARIABLE: str(spec.get("hang_after") or HANG_AFTER_S)}
+    ours = {
+        "EVERSTEP_NAMESPACE": policy_of(spec, job.id).namespace,
+        HANG_AFTER_VARIABLE: str(spec.get("hang_after") or HANG_AFTER_S),
+    }
     given = {str(name): str(value) for name, value in (spec.get("env") or {}).items()}
     return Launch(
         command=tuple(str(word) for word in spec["command"]),
