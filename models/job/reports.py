@@ -58,6 +58,8 @@ def report_process(session: Session, process_id: str, new: ProcessState, *, now:
     """
     job, process = find(session, process_id)
     if job is None or process is None:
+        if new is ProcessState.EXITED:
+            _note_late_exit(session, process_id, facts, now)
         return
     news = {name: value for name, value in facts.items() if value is not None and getattr(process, name) is None}
     for name, value in news.items():
@@ -188,6 +190,18 @@ def find(session: Session, process_id: str) -> tuple[Job, JobProcess] | tuple[No
     job = queries.get(session, job_id, lock=True)
     process = session.scalars(locked(select(JobProcess).where(JobProcess.id == process_id))).one()
     return (None, None) if process.state is ProcessState.LOST else (job, process)
+
+
+def _note_late_exit(session: Session, process_id: str, facts: Mapping[str, Any], now: datetime) -> None:
+    """How a process ended that had been given up. It counts for nothing, but the next generation of a plain job waits until its nodes are left."""
+    job_id = session.scalar(select(JobProcess.job_id).where(JobProcess.id == process_id))
+    if job_id is None:
+        return
+    job = queries.get(session, job_id, lock=True)
+    process = session.scalars(locked(select(JobProcess).where(JobProcess.id == process_id))).one()
+    if is_plain(job.spec) and process.exit_code is None and process.signal is None:
+        process.exit_code, process.signal = facts.get("exit_code"), facts.get("signal")
+        wake(session, job, now=now)
 
 
 def _reach(process: JobProcess, new: ProcessState, now: datetime) -> bool:

@@ -154,10 +154,10 @@ def _leaves(seen: JobSeen, generation: GenerationSeen, lost: Casualties, now: da
     if not going:
         return None
     if _ready(seen, lost) >= len(going):
-        why = f"Leaves {', '.join(going)}: {seen.nodes[going[0]].leave_why}. All processes start anew."
+        why = f"Leaves {_nodes(len(going))}: {seen.nodes[going[0]].leave_why}. All processes start anew."
         return _ended(seen, generation, lost, Move(JobState.RECOVERING, why), now)
     starts = _start(seen, lost, len(going) + seen.spares, here)
-    says = _say(seen, f"Is to leave {', '.join(going)}, and waits for nodes that take over.")
+    says = _say(seen, f"Is to leave {_nodes(len(going))}, and waits for others that take over.")
     return Decision((*_given_up(lost), *starts, *says), _POLL)
 
 
@@ -207,7 +207,7 @@ def _gather(seen: JobSeen, lost: Casualties, now: datetime) -> Decision[Action]:
     to = elastic.first_size(seen, len(crews), seen.awaits_since, now)
     if to is not None:
         return Decision((*given_up, Resize(to, f"Goes on with {to} nodes instead of {seen.replicas}.")), timedelta(0))
-    rest = _pause(seen) - (now - _ended_at(seen, now))
+    rest = max(_pause(seen) - (now - _ended_at(seen, now)), _leaving(seen, now))
     ready = [node for node, crew in crews.items() if _is_ready(seen, node, crew)]
     if len(ready) >= seen.replicas and rest <= timedelta(0):
         why = _cause(seen) or f"{seen.replicas} nodes are ready."
@@ -221,7 +221,12 @@ def _gather(seen: JobSeen, lost: Casualties, now: datetime) -> Decision[Action]:
         return Decision((*given_up, *queueing.withdrawn(seen, away)), _POLL)
     waits = f"{len(ready)} of {seen.replicas} nodes are ready." + (f" {missing} more are not there." if missing > 0 else "")
     if rest > timedelta(0) and len(ready) >= seen.replicas:
-        waits = f"{_pause(seen).seconds} s after the end of the one before: none has lasted for long."
+        is_leaving = _leaving(seen, now) > timedelta(0)
+        waits = (
+            "the one before leaves its nodes."
+            if is_leaving
+            else f"a pause of {_pause(seen).seconds} s, as none has lasted for long."
+        )
     cause = _cause(seen)
     said = _say(seen, f"{cause}{_WAITS}{waits}" if cause else waits)
     return Decision((*given_up, *starts, *awaits, *said), soonest(_POLL, rest if rest > timedelta(0) else None))
@@ -262,6 +267,26 @@ def _pause(seen: JobSeen) -> timedelta:
             break
         count += 1
     return timedelta(0) if count <= 1 else min(_LONGEST_PAUSE, timedelta(seconds=2 ** (count - 2)))
+
+
+def _leaving(seen: JobSeen, now: datetime) -> timedelta:
+    """How long those of the generation before that have been given up may still take to end. Nobody waits for nodes that nobody hears."""
+    members = [seen.by_id[process] for process in seen.generation.members] if seen.generation else []
+    left = [
+        one.state_since + seen.grace + seen.patience.halt - now
+        for one in members
+        if one.state is ProcessState.LOST
+        and one.has_started
+        and one.exit_code is None
+        and one.signal is None
+        and _is_heard(seen, one)
+    ]
+    return max(left, default=timedelta(0))
+
+
+def _is_heard(seen: JobSeen, process: ProcessSeen) -> bool:
+    node = seen.nodes.get(process.node)
+    return node is not None and not node.is_going and node.stream_lost_at is None
 
 
 def _kills_in_a_row(seen: JobSeen) -> int:
@@ -346,6 +371,10 @@ def _given_up(lost: Casualties) -> tuple[GiveUp, ...]:
 
 def _left_well(process: ProcessSeen) -> bool:
     return process.state is ProcessState.EXITED and process.exit_code == 0
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'s' * (count != 1)}"
 
 
 def _say(seen: JobSeen, why: str) -> tuple[Say, ...]:

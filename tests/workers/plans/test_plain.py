@@ -20,6 +20,10 @@ class PlainWorld(job_world.World):
     busy: frozenset = frozenset()
 
     def work(self) -> None:
+        for process in self.seen.processes:
+            if process.state is ProcessState.LOST and process.has_started and self.node(process.node).can_be_told:
+                if process.node not in self.busy and process.signal is None:
+                    self.change(process.id, signal=15)
         for process in self.seen.alive:
             node = self.node(process.node)
             if not node.can_be_told:
@@ -222,6 +226,20 @@ def test_the_next_generation_waits_until_the_one_before_has_left_its_nodes():
     assert seen.seen.state is JobState.RECOVERING
     seen.busy = frozenset()
     seen.run(JobState.TRAINING)
+
+
+def test_it_waits_also_for_nodes_that_it_has_no_more_use_for():
+    seen = training(nodes=4, replicas=2, spares=2)
+    seen.run_for(3)
+    seen.busy = frozenset({"n0", "n1"})
+    for node in ("n0", "n1"):
+        seen.change_node(node, leave_why="spot notice", leave_by=seen.now + timedelta(seconds=120))
+    seen.run_for(4)
+    assert (seen.seen.state, len(seen.seen.generations)) == (JobState.RECOVERING, 1)
+    assert "leaves its nodes" in seen.seen.why
+    seen.busy = frozenset()
+    seen.run(JobState.TRAINING)
+    assert {seen.process(one).node for one in seen.seen.generation.members} == {"n2", "n3"}
 
 
 def test_nobody_is_given_up_for_not_starting_while_the_one_before_takes_its_grace():
