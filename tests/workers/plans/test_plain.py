@@ -21,9 +21,9 @@ class PlainWorld(job_world.World):
 
     def work(self) -> None:
         for process in self.seen.processes:
-            if process.state is ProcessState.LOST and process.has_started and self.node(process.node).can_be_told:
-                if process.node not in self.busy and process.signal is None:
-                    self.change(process.id, signal=15)
+            is_told = process.node not in self.busy and self.node(process.node).can_be_told
+            if process.state is ProcessState.LOST and process.has_started and process.signal is None and is_told:
+                self.change(process.id, signal=15)
         for process in self.seen.alive:
             node = self.node(process.node)
             if not node.can_be_told:
