@@ -19,7 +19,19 @@ if TYPE_CHECKING:
     from .resilience import Checkpointer, LossPolicy, Run, State, init, resilient
     from .steps import report_step
 
-__all__ = ["Checkpointer", "LossPolicy", "Run", "State", "TieredReader", "TieredWriter", "Tiers", "client", "init", "report_step", "resilient"]
+__all__ = [
+    "Checkpointer",
+    "LossPolicy",
+    "Run",
+    "State",
+    "TieredReader",
+    "TieredWriter",
+    "Tiers",
+    "client",
+    "init",
+    "report_step",
+    "resilient",
+]
 
 _HOMES = dict.fromkeys(__all__, "everstep.resilience") | {
     "TieredReader": "everstep.checkpoint.reader",

@@ -52,17 +52,19 @@ class Anomaly:
 
 
 def report_hung(session: Session, process_id: str, hang: Hang, *, now: datetime) -> None:
-    """What was told of a later generation, or of a longer time in the same, stays."""
+    """What was told of a later generation, or of a longer time in the same, stays.
+
+    That a rank waits is no event: where one hangs, all the others do.
+    """
     job, process = find(session, process_id)
     if job is None or process is None or _age(process.hang) >= (hang.generation, hang.step, hang.seconds):
         return
     is_new = _age(process.hang)[:2] != (hang.generation, hang.step)
     process.hang = {**asdict(hang), "stack": hang.stack[:_LONGEST_STACK], "at": now.isoformat()}
     wake(session, job, now=now)
-    if is_new:
+    if is_new and hang.how != "waiting":
         words = f"{_who(process)} has made no progress for {hang.seconds:.0f} s at step {hang.step} and is {hang.how}."
-        level = Level.INFO if hang.how == "waiting" else Level.WARN
-        record(session, job, f"process {hang.how}", words, now, level=level, details={"stack": process.hang["stack"]})
+        record(session, job, f"process {hang.how}", words, now, level=Level.WARN, details={"stack": process.hang["stack"]})
 
 
 def report_straggler(session: Session, process_id: str, lag: Lag, *, now: datetime) -> None:

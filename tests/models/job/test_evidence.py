@@ -54,6 +54,12 @@ def test_a_word_of_an_earlier_generation_does_not_replace_a_later_one(session: S
     assert (crew[1].hang["generation"], crew[1].hang["how"]) == (2, "waiting")
 
 
+def test_that_a_rank_waits_wakes_the_job_and_is_no_event(session: Session, job: Job, crew: list[JobProcess]) -> None:
+    report_hung(session, crew[0].id, replace(COMPUTING, how="waiting"), now=NOW)
+    assert job.reconcile_at == NOW
+    assert not told(session, "process waiting")
+
+
 def test_a_straggler_is_an_event_with_the_node_and_both_times(session: Session, job: Job, crew: list[JobProcess]) -> None:
     report_straggler(session, crew[0].id, Lag(1, 90, own_s=0.4, others_s=0.1, steps=32), now=NOW)
     (event,) = told(session, "straggler")
