@@ -107,7 +107,25 @@ async def unbroken_and_broken(folder: Path, mode: str, faults: list[Fault], spar
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("mode", ["ddp", "manual", "fsdp", "hsdp"])
 def test_killed_ranks_leave_no_trace_in_losses_or_state(mode: str, tmp_path: Path) -> None:
-    seed = int(os.environ.get("EVERSTEP_TEST_SEED", random.SystemRandom().randrange(1 << 30)))
+    no_trace_is_left(mode, first_seed(), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("mode", ["ddp", "fsdp", "hsdp"])
+def test_fifty_schedules_of_kills_leave_no_trace_either(mode: str, tmp_path: Path) -> None:
+    first = first_seed()
+    for seed in range(first, first + 50):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        no_trace_is_left(mode, seed, folder)
+
+
+def first_seed() -> int:
+    return int(os.environ.get("EVERSTEP_TEST_SEED", random.SystemRandom().randrange(1 << 30)))
+
+
+def no_trace_is_left(mode: str, seed: int, tmp_path: Path) -> None:
     spares = 1 + seed % 2
     faults = draw(seed, mode)
     print(f"seed {seed}, {spares} spares, faults:", *faults, sep="\n  ")
