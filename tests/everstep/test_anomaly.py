@@ -102,7 +102,7 @@ def test_a_policy_that_cannot_be_is_refused(wrong):
         LossPolicy(**wrong)
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.floats(0.1, 10.0), max_size=80), st.lists(st.integers(0, 100), max_size=5), st.floats(0.0, 1e6))
 def test_who_takes_over_what_was_remembered_decides_alike(losses, reactions, loss):
     policy, known = LossPolicy(nan="skip", spike="rollback"), Losses()

@@ -78,7 +78,7 @@ def test_time_in_which_the_whole_process_stood_still_is_forgiven():
     assert pace.seconds(now + 60.0) == 1.0
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(0.001, 100.0), min_size=3, max_size=100))
 def test_a_step_no_slower_than_those_before_is_never_a_hang(seconds):
     pace, now = trained(seconds)

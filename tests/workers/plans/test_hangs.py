@@ -145,7 +145,7 @@ def test_ranks_that_all_wait_for_each_other_try_once_more_and_then_have_failed()
     assert "rank 2:" in here.seen.why
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(
     told=st.lists(
         st.tuples(st.sampled_from(["computing", "waiting"]), st.integers(3, 6), st.floats(21.0, 599.0)), min_size=3, max_size=3
