@@ -11,6 +11,9 @@ from workers.plans.job_seen import GenerationSeen, JobSeen, ProcessSeen
 
 WHY = "User code raised in processes that live on: the same members try once more."
 
+_AFTER_ALL = 1 << 62
+"""Told at the same moment, an end comes after what was raised in any generation."""
+
 
 @dataclass(frozen=True)
 class Due:
@@ -28,9 +31,9 @@ def count(seen: JobSeen) -> int:
 
 def first_words(seen: JobSeen) -> str | None:
     """What the first failing process said; None if none has failed."""
-    told = [(process.raised.at[0], process.raised.words) for process in seen.processes if process.raised]
-    told += [(process.state_since, told_fault(process)) for process in faults(seen)]
-    return min(told)[1] if told else None
+    told = [(one.raised.at[0], one.raised.generations[0], one.raised.words) for one in seen.processes if one.raised]
+    told += [(one.state_since, _AFTER_ALL, told_fault(one)) for one in faults(seen)]
+    return min(told)[-1] if told else None
 
 
 def due(seen: JobSeen, generation: GenerationSeen, alive: Sequence[ProcessSeen]) -> Due | None:
