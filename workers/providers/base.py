@@ -16,7 +16,6 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Protocol
 
-
 _USUAL_REST = timedelta(seconds=10)
 """For a provider that does not say for how long it wants to be left alone."""
 
