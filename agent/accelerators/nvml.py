@@ -111,8 +111,9 @@ class Nvidia(WatchedDevices):
 
     def _shut(self) -> None:
         """So that the next read begins afresh: a driver that was loaded anew knows nothing of the old handles."""
-        nvml, self._events, self._is_open = self._nvml, None, False
+        nvml, self._is_open = self._nvml, False
         if nvml is not None:
+            self._listen_no_more(nvml)
             try:
                 nvml.nvmlShutdown()
             except nvml.NVMLError:
@@ -134,25 +135,33 @@ class Nvidia(WatchedDevices):
                 event = nvml.nvmlEventSetWait_v2(self._events, 0)
             except nvml.NVMLError as error:
                 if getattr(error, "value", None) != nvml.NVML_ERROR_TIMEOUT:
-                    self._events = None
+                    self._listen_no_more(nvml)
                 break
             heard = self._note(nvml, event) if self._watch.deafness else None
             found += [heard] if heard else []
         return found
 
     def _listens(self, nvml: Any) -> bool:
+        """A set that came to nothing is given back at once: this is asked several times a second."""
         if self._events is None:
             try:
-                events = nvml.nvmlEventSetCreate()
+                self._events = nvml.nvmlEventSetCreate()
                 for index in range(nvml.nvmlDeviceGetCount()):
                     nvml.nvmlDeviceRegisterEvents(
-                        nvml.nvmlDeviceGetHandleByIndex(index), nvml.nvmlEventTypeXidCriticalError, events
+                        nvml.nvmlDeviceGetHandleByIndex(index), nvml.nvmlEventTypeXidCriticalError, self._events
                     )
             except nvml.NVMLError as error:
                 log.debug("no events of NVML: %s", error)
-                return False
-            self._events = events
-        return True
+                self._listen_no_more(nvml)
+        return self._events is not None
+
+    def _listen_no_more(self, nvml: Any) -> None:
+        events, self._events = self._events, None
+        if events is not None:
+            try:
+                nvml.nvmlEventSetFree(events)
+            except nvml.NVMLError as error:
+                log.debug("a set of events cannot be given back to NVML: %s", error)
 
     def _note(self, nvml: Any, event: Any) -> HardwareFault | None:
         try:

@@ -108,6 +108,22 @@ def test_the_librarys_own_events_are_heard_while_the_log_is_deaf(scene: Scene) -
     assert adapter.detect().state is HardwareState.UNHEALTHY
 
 
+def test_a_set_of_events_that_cannot_be_used_is_given_back(scene: Scene) -> None:
+    adapter = scene.adapter()
+    adapter.detect()
+    scene.nvml.register_error = pynvml.NVML_ERROR_UNKNOWN
+    assert [adapter.events() for _ in range(3)] == [[], [], []]
+    assert scene.nvml.sets == 0
+    scene.nvml.register_error, scene.nvml.wait_error = None, pynvml.NVML_ERROR_GPU_IS_LOST
+    assert [adapter.events() for _ in range(3)] == [[], [], []]
+    assert scene.nvml.sets == 0
+    scene.nvml.wait_error = None
+    adapter.events()
+    assert scene.nvml.sets == 1
+    adapter.close()
+    assert (scene.nvml.sets, scene.nvml.opened) == (0, 0)
+
+
 def test_an_event_that_the_log_has_too_is_told_once(scene: Scene) -> None:
     adapter = scene.adapter()
     adapter.detect()
