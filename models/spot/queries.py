@@ -22,6 +22,8 @@ from models.spot.table import InterruptionRate, Notice, Price, SpotLoan, SpotPol
 
 TOLD = "notices"
 """The fact of a node that names the notice of each kind which its agent tells of now."""
+SAID = "notices_said"
+"""The fact of a node that has, for each kind, who says so: the deadline by source. The end of an injected notice is no end of the provider's own."""
 
 
 def open_notice(session: Session, node_id: str, kind: NoticeKind) -> Notice | None:
@@ -201,3 +203,13 @@ def was_reclaimed(node: Node) -> bool:
 def is_told(node: Node, notice: Notice) -> bool:
     """Whether its agent still says so."""
     return bool(node.facts.get(TOLD, {}).get(notice.kind.value) == notice.id)
+
+
+def said(node: Node, notice: Notice) -> dict[str, datetime | None]:
+    """Which sources say so now, and by when each of them says that it happens."""
+    if not is_told(node, notice):
+        return {}
+    by_source = node.facts.get(SAID, {}).get(notice.kind.value)
+    if by_source is None:
+        return {notice.source: notice.deadline}
+    return {source: None if at is None else datetime.fromisoformat(at) for source, at in by_source.items()}

@@ -12,7 +12,7 @@ import pytest
 from models.cluster import queries as clusters
 from models.cluster.table import Cluster
 from models.node import queries as nodes
-from models.node.changes import settle_other_type
+from models.node.hosts import settle_other_type
 from models.node.states import CapacityType, NodeState
 from models.notify import NUDGE
 from models.session import unit_of_work
