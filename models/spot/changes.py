@@ -232,15 +232,18 @@ def _tell(
 
 
 def report_prices(session: Session, points: Iterable[Point]) -> int:
-    """Adds to the series what is not in it yet; returns how much that was. A price that is known keeps its value: bills that were told stay true."""
+    """Adds to the series what is not in it yet; returns how much that was. A price that is known keeps its value: bills that were told stay true.
+
+    A first look back over many types and zones may bring more prices than one statement can carry: they go in pages.
+    """
     rows = [
         {"market": one.market, "instance_type": one.instance_type, "zone": one.zone, "at": one.at, "per_hour": one.per_hour}
         for one in sorted(points, key=lambda one: (one.at, one.market, one.instance_type, one.zone))
     ]
     if not rows:
         return 0
-    added = insert(Price).values(rows).on_conflict_do_nothing().returning(Price.id)
-    return len(session.scalars(added).all())
+    added = insert(Price).on_conflict_do_nothing().returning(Price.id)
+    return len(session.scalars(added, rows).all())
 
 
 def settle_rate(session: Session, instance_type: str, zone: str, found: Observed, *, now: datetime) -> None:
