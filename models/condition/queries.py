@@ -26,7 +26,7 @@ class Trouble:
 
     ``suspects``: silent, and not said to be dead by their provider. ``ill``: a reboot or a replacement is called for, by no operator.
     ``lost``: given up on suspicion, or let go to be replaced because of a fault, since a time. A place counts once, whatever it has. ``healing`` are
-    nodes that are being repaired, and replacements that do not serve yet.
+    nodes that are being repaired, and replacements that do not serve yet, but not one whose host cannot be had: for it nobody knows when.
     """
 
     target: int
@@ -101,9 +101,11 @@ def trouble(session: Session, group_id: str, *, target: int, since: datetime) ->
         Node.state_since >= since,
         or_(func.coalesce(func.jsonb_extract_path_text(Node.facts, ON_SUSPICION), "") != "", Node.id.in_(_replaced(since))),
     )
+    has_obstacle = func.coalesce(func.jsonb_extract_path_text(Node.facts, "obstacle"), "") != ""
     is_coming = and_(
         Node.is_wanted,
         Node.state.in_((NodeState.REQUESTED, NodeState.BOOTING, NodeState.CHECKING)),
+        ~and_(Node.state == NodeState.REQUESTED, has_obstacle),
         func.coalesce(func.jsonb_extract_path_text(Node.facts, "is_replacement"), "") == "true",
     )
     under_repair = select(Condition.node_id).where(Condition.state == ConditionState.REPAIRING)

@@ -16,7 +16,7 @@ from models.events import Level
 from models.ids import OperationId
 from models.move import wake
 from models.node.changes import record, settle_node, settle_unwanted
-from models.node.states import RESTARTING, SERVING, NodeState, Restart
+from models.node.states import GAVE_WAY, RESTARTING, SERVING, NodeState, Restart
 from models.node.table import Node
 from models.notify import NUDGE, notify_all, nudge
 from models.session import locked
@@ -116,6 +116,11 @@ def request_removal(session: Session, node: Node, *, why: str, now: datetime) ->
     check_removable(node)
     settle_unwanted(session, node, why=why, now=now)
     nudge(session, Cluster.KIND, node.cluster_id)
+
+
+def settle_gave_way(node: Node) -> None:
+    """Another node has the place of the locked one, which is let go: what becomes of the place is the other's to say from now on."""
+    node.facts = {**node.facts, GAVE_WAY: True}
 
 
 def request_look(session: Session, cluster_id: str, *, now: datetime) -> None:

@@ -121,7 +121,7 @@ def _write_node(
             )
         case values.LetGo(node=node, why=why, gives_way=gives_way):
             locked = nodes.get(session, node, lock=True)
-            if gives_way and False:
+            if gives_way:
                 settle_gave_way(locked)
             settle_unwanted(session, locked, why=why, now=now)
         case values.TryType(node=node, instance_type=instance_type, why=why, is_at_once=is_at_once):

@@ -100,3 +100,14 @@ def test_hosts_that_were_replaced_at_a_place_are_counted_there_and_nowhere_else(
     assert queries.replaced_before(session, crew[3], since=BEFORE) == 1
     assert queries.replaced_before(session, crew[2], since=BEFORE) == 0
     assert queries.replaced_before(session, crew[0], since=BEFORE) == 0
+
+
+@pytest.mark.parametrize(
+    ("state", "obstacle", "counted"), [("requested", "", 1), ("requested", "no capacity", 0), ("booting", "", 1)]
+)
+def test_a_replacement_whose_host_cannot_be_had_is_not_on_its_way(session: Session, crew: list[Node], state, obstacle, counted):
+    node = crew[0]
+    node.state = NodeState(state)
+    node.facts = {"is_replacement": True} | ({"obstacle": obstacle} if obstacle else {})
+    session.flush()
+    assert queries.trouble(session, node.group_id, target=4, since=BEFORE).healing == counted
