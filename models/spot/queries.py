@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session
 
 from models.cluster.states import GroupState
-from models.cluster.table import InstanceGroup
+from models.cluster.table import Cluster, InstanceGroup
 from models.ids import NodeId
 from models.job.table import Job, JobProcess
 from models.node.states import CapacityType, NodeState
@@ -142,6 +142,12 @@ def launched(
     if ids is not None:
         wanted = wanted.where(Node.id.in_(ids))
     return list(session.scalars(wanted.order_by(Node.id).execution_options(**{ACROSS_TEAMS: True})))
+
+
+def zones(session: Session, cluster_ids: Collection[str]) -> dict[str, str]:
+    """Where these clusters are. For sums, so of every team: a job may have run on a cluster that its team does not see, or sees no more."""
+    wanted = select(Cluster).where(Cluster.id.in_(cluster_ids)).execution_options(**{ACROSS_TEAMS: True})
+    return {row.id: row.zone for row in session.scalars(wanted)}
 
 
 def on_nodes(session: Session, node_ids: Collection[str]) -> list[JobProcess]:
