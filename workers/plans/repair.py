@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from models.condition.states import OPEN, REAL, ConditionState, FaultClass, Repair, Source
 from models.ids import ConditionId
-from models.node.labels import Worn, dressed
+from models.node.labels import DEEP_CHECK, Worn, dressed
 from models.node.states import SERVING, NodeState, Schedulability
 from workers.plans import brake
 from workers.plans.brake import Brake, HoldRepairs
@@ -93,7 +93,7 @@ class HealthSeen:
     declared: Worn = field(default_factory=Worn)
     declared_before: Worn = field(default_factory=Worn)
     deep_check: Mapping[str, str] = field(default_factory=dict)
-    """The label of its deep health checks, if there is one. A node that is examined, or failed, takes no work."""
+    """The label of its deep health checks; empty: it wears none. A node that is examined, or failed, takes no work."""
     is_kept_from_work: bool = False
     replaced: int = 0
     """How many hosts before this one were replaced at its place within the window, because of what was the matter with them."""
@@ -372,7 +372,7 @@ def _dress(seen: HealthSeen, after: tuple[ConditionSeen, ...], schedulability: S
         types=[condition.type for condition in real],
         reasons=[condition.reason for condition in real],
         declared=Worn({**seen.declared.labels, **seen.deep_check}, seen.declared.taints),
-        declared_before=seen.declared_before,
+        declared_before=Worn({**seen.declared_before.labels, DEEP_CHECK: ""}, seen.declared_before.taints),
     )
     is_same = dict(wanted.labels) == dict(seen.worn.labels) and list(wanted.taints) == [dict(taint) for taint in seen.worn.taints]
     is_known = seen.declared == seen.declared_before

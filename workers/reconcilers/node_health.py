@@ -173,12 +173,9 @@ def _seen(session: Session, row: Condition, policy: Policy, now: datetime) -> pl
 
 
 def _deep_check(session: Session, node: Node) -> Mapping[str, str]:
-    """The newest word is looked for only when the one that the node wears is out of date."""
-    worn = node.labels.get(DEEP_CHECK)
-    word = _CHECKS.get(node.held_for or "")
-    if word is None and worn in _CHECKS.values():
-        state = health.newest(session, node.id)
-        word = _BY_STATE.get(state) if state is not None else None
-        word = word if word != worn else None
-    shown = word or worn
+    """The newest outcome is looked for only when the word that the node wears may be out of date; without one it wears none."""
+    shown = _CHECKS.get(node.held_for or "", node.labels.get(DEEP_CHECK))
+    if node.held_for not in _CHECKS and shown in _CHECKS.values():
+        state = health.newest_outcome(session, node.id)
+        shown = None if state is None else _BY_STATE[state]
     return {} if shown is None else {DEEP_CHECK: str(shown)}
