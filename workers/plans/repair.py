@@ -82,6 +82,8 @@ class HealthSeen:
     conditions: tuple[ConditionSeen, ...] = ()
     is_wanted: bool = True
     is_free: bool = True
+    has_reboot_to_call_off: bool = False
+    """Whether a reboot was asked for by no person, and has not begun."""
     is_busy: bool = False
     starts: int = 0
     leave_by: datetime | None = None
@@ -141,6 +143,13 @@ class Reboot:
 
 
 @dataclass(frozen=True)
+class CallOff:
+    """The reboot that was asked for here, and has not begun, is not to be."""
+
+    why: str
+
+
+@dataclass(frozen=True)
 class Replace:
     """``failures``: how many hosts in a row have come to nothing at this place. The next one is waited for the longer."""
 
@@ -160,7 +169,7 @@ class Dress:
     why: str
 
 
-Action = Conclude | RestartProcess | Mark | Leave | Stay | Reboot | Replace | HoldRepairs | Remind | Dress
+Action = Conclude | RestartProcess | Mark | Leave | Stay | Reboot | CallOff | Replace | HoldRepairs | Remind | Dress
 
 
 def plan(seen: HealthSeen, now: datetime) -> Decision[Action]:
@@ -174,7 +183,7 @@ def plan(seen: HealthSeen, now: datetime) -> Decision[Action]:
     if is_braked and seen.is_recovered and seen.brake.is_new:
         actions.append(HoldRepairs(str(seen.brake.why)))
     repairs, again = _repair(seen, after, verdicts, now)
-    actions += [*_mark(seen, after, verdicts), *repairs, *_stay(seen, after)]
+    actions += [*_mark(seen, after, verdicts), *repairs, *_stay(seen, after), *_call_off(seen)]
     actions += _dress(seen, after, _schedulability(after, verdicts))
     return Decision(tuple(actions), soonest(again, *(verdict.again_in for verdict in verdicts)))
 
@@ -262,14 +271,15 @@ def _watch(seen: HealthSeen, condition: ConditionSeen, now: datetime) -> _Verdic
 
 
 def _begin(seen: HealthSeen, condition: ConditionSeen, repair: Repair, now: datetime) -> _Verdict:
-    if not seen.is_wanted or condition.state is ConditionState.REPAIRING:
+    is_begun = condition.state is ConditionState.REPAIRING
+    if not seen.is_wanted or (is_begun and (seen.is_recovered or condition.start < seen.starts)):
         return _Verdict(condition, repair=repair)
     held = _held(seen, condition, repair)
     if held is None:
         why = f"{repair.capitalize()} begins{_again(condition, repair)}."
         return _Verdict(condition, (Conclude(condition.id, ConditionState.REPAIRING, why, repair),), repair)
     again = seen.policy.remind if not seen.is_recovered else brake.LOOK_AGAIN
-    if condition.state is ConditionState.CONFIRMED:
+    if condition.state is not ConditionState.HELD:
         return _Verdict(condition, (Conclude(condition.id, ConditionState.HELD, held, repair),), repair, again)
     rest = condition.told_at + seen.policy.remind - now
     reminder = (Remind(condition.id, held),) if rest <= timedelta(0) else ()
@@ -358,6 +368,13 @@ def _stay(seen: HealthSeen, after: tuple[ConditionSeen, ...]) -> list[Action]:
     is_ours = seen.leave_why is not None and seen.leave_why.startswith(LEAVES)
     is_needed = any(condition.state is ConditionState.REPAIRING for condition in after)
     return [Stay("Its repair is over.")] if is_ours and not is_needed and seen.is_wanted else []
+
+
+def _call_off(seen: HealthSeen) -> list[Action]:
+    """Somebody has switched node recovery off before the reboot began: what is done from now on is for people to ask."""
+    return (
+        [] if seen.is_recovered or not seen.has_reboot_to_call_off or not seen.is_wanted else [CallOff("NodeRecovery is None now.")]
+    )
 
 
 def _dress(seen: HealthSeen, after: tuple[ConditionSeen, ...], schedulability: Schedulability) -> list[Action]:

@@ -46,6 +46,7 @@ def observe(
         conditions=tuple(_seen(session, row, policy, now) for row in rows),
         is_wanted=node.is_wanted,
         is_free=node.restart is None and node.move_to is None and node.state not in RESTARTING,
+        has_reboot_to_call_off=bool(node.facts.get(wishes.IS_REPAIR)),
         is_busy=bool(rows) and bool(jobs.on_node(session, node.id)),
         starts=node.starts,
         leave_by=node.leave_by,
@@ -121,7 +122,9 @@ def _settle_node(session: Session, node: Node, action: Any, now: datetime) -> bo
         case plans.Stay(why=why):
             nodes.settle_staying(session, node, why=why, now=now)
         case plans.Reboot(why=why):
-            wishes.request_reboot(session, node, why=why, now=now)
+            wishes.request_reboot(session, node, why=why, is_repair=True, now=now)
+        case plans.CallOff(why=why):
+            wishes.settle_restart_called_off(session, node, why=why, now=now)
         case plans.Replace(why=why, failures=failures):
             wishes.request_replacement(session, node, why=why, failures=failures, now=now)
         case plans.Dress(worn=worn):

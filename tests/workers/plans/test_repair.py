@@ -16,6 +16,7 @@ from models.node.states import NodeState, Schedulability
 from workers.plans.brake import Brake, HoldRepairs
 from workers.plans.repair import (
     LEAVES,
+    CallOff,
     Conclude,
     ConditionSeen,
     Dress,
@@ -134,6 +135,25 @@ def test_without_recovery_a_node_is_marked_and_nothing_more():
     assert actions(node(condition(), is_recovered=False), Conclude)[0].new is ConditionState.HELD
 
 
+def test_a_repair_that_has_not_begun_goes_no_further_when_recovery_is_switched_off():
+    begun = condition(FaultClass.REBOOT, state=ConditionState.REPAIRING)
+    left = node(begun, is_busy=True, leave_by=NOW, leave_why=f"{LEAVES}x", is_recovered=False)
+    (held,) = actions(left, Conclude)
+    assert held.new is ConditionState.HELD
+    assert actions(left, Stay)
+    assert not actions(left, Reboot, NOW + timedelta(hours=1))
+    asked = replace(left, state=NodeState.DRAINING, is_free=False, has_reboot_to_call_off=True)
+    assert actions(asked, CallOff)
+    assert not actions(replace(asked, is_recovered=True), CallOff)
+
+
+@pytest.mark.parametrize("state", [NodeState.REBOOTING, NodeState.CHECKING])
+def test_a_host_that_starts_anew_already_is_under_repair_whatever_the_recovery(state):
+    seen = node(condition(FaultClass.REBOOT, state=ConditionState.REPAIRING), state=state, is_recovered=False, starts=1)
+    assert not actions(seen, Conclude)
+    assert actions(replace(seen, state=NodeState.READY), Conclude)[0].new is ConditionState.RESOLVED
+
+
 def test_what_is_held_is_told_again_and_again():
     seen = node(condition(state=ConditionState.HELD), is_recovered=False, schedulability=Schedulability.PENDING_REPLACEMENT)
     assert not actions(seen, Remind)
@@ -211,8 +231,10 @@ def changes(seen: HealthSeen, action) -> dict:
             return {"leave_by": by, "leave_why": why}
         case Stay():
             return {"leave_by": None, "leave_why": None}
-        case Reboot():
-            return {"starts": seen.starts + 1, "is_busy": False, "state": NodeState.READY}
+        case Reboot() | CallOff():
+            is_begun = isinstance(action, Reboot)
+            start = {"starts": seen.starts + is_begun, "is_busy": seen.is_busy and not is_begun}
+            return {**start, "state": NodeState.READY, "has_reboot_to_call_off": False}
         case Replace():
             return {"state": NodeState.RELEASING, "is_wanted": False}
         case Dress(worn=worn):
@@ -254,9 +276,7 @@ def test_a_plan_comes_to_rest_and_its_moves_are_legal(seen: HealthSeen):
 @given(NODES)
 @settings(max_examples=100)
 def test_without_recovery_no_repair_ever_begins(seen: HealthSeen):
-    seen = replace(
-        seen, is_recovered=False, conditions=tuple(c for c in seen.conditions if c.state is not ConditionState.REPAIRING)
-    )
+    seen = replace(seen, is_recovered=False)
     now = NOW
     for _ in range(20):
         assert not [a for a in plan(seen, now).actions if isinstance(a, Reboot | Replace | Leave | HoldRepairs)]
