@@ -75,7 +75,7 @@ class StaticProvider:
             try:
                 return self._adopt(note, spec)
             except Unfit as error:  # another host may do, if nothing of this claim is left on this one
-                if not self._give_back(note, error):
+                if error.kind == "busy" or not self._give_back(note, error):
                     raise
                 reasons[note.host] = str(error)
                 self._remember(note.host, error)
