@@ -91,6 +91,20 @@ def reboots_before(session: Session, condition: Condition, *, since: datetime) -
     return session.scalar(counted) or 0
 
 
+def struck(session: Session, condition: Condition, *, since: datetime, limit: int = 100) -> tuple[datetime, ...]:
+    """When the same device of a node had the same fault, from one time on until the condition, which is among them, at the same start of the host."""
+    wanted = select(Condition.at).where(
+        Condition.logical_id == condition.logical_id,
+        Condition.code == condition.code,
+        Condition.node_id == condition.node_id,
+        Condition.device.is_not_distinct_from(condition.device),
+        Condition.start == condition.start,
+        Condition.sequence <= condition.sequence,
+        Condition.created_at >= since,
+    )
+    return tuple(session.scalars(wanted.order_by(Condition.sequence.desc()).limit(limit)))
+
+
 def trouble(session: Session, group_id: str, *, target: int, since: datetime) -> Trouble:
     """How much trouble a group has, in one statement; nodes that were given up count if that was after ``since``."""
     is_here = Node.group_id == group_id

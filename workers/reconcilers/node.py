@@ -33,7 +33,7 @@ from workers.plans import node as plans
 from workers.plans.brake import Brake
 from workers.plans.decision import Decision, soonest
 from workers.plans.node import Patience
-from workers.plans.repair import Dress, HealthSeen, Policy, RestartProcess
+from workers.plans.repair_seen import Dress, HealthSeen, Policy, RestartProcess
 from workers.reconcilers import node_health, vouching
 
 _EMPTIED = (NodeState.DRAINING, NodeState.DETACHING)

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from models.cluster.table import Cluster, InstanceGroup
 from models.condition import changes, queries
-from models.condition.states import ConditionState, FaultClass
+from models.condition.states import ConditionState, FaultClass, Repair
 from models.condition.table import Condition, RepairHold
 from models.health import changes as health_changes
 from models.health import queries as health
@@ -25,11 +25,12 @@ from models.node.labels import DEEP_CHECK, Worn, declared_before, declared_in
 from models.node.states import RESTARTING
 from models.node.table import Node
 from workers.plans import brake
-from workers.plans import repair as plans
+from workers.plans import repair_seen as plans
 from workers.plans.brake import Brake, HoldRepairs, Limits, TroubleSeen
-from workers.plans.repair import Policy
+from workers.plans.repair import repair_of
+from workers.plans.repair_seen import Policy
 
-_BLOCKABLE = (FaultClass.REBOOT, FaultClass.REPLACE, FaultClass.UNKNOWN)
+_HELD_BACK = (Repair.REBOOT, Repair.REPLACE)
 _CHECKS: Final = {health_changes.EXAMINED: "InProgress", health_changes.UNFIT: "Failed"}
 _BY_STATE: Final = {CheckState.PASSED: "Passed", CheckState.FAILED: "Failed"}
 
@@ -39,11 +40,12 @@ def observe(
 ) -> plans.HealthSeen:
     """The node is locked, and so its conditions do not change meanwhile."""
     rows = queries.open_of(session, node.id)
-    may_block = any(row.fault_class in _BLOCKABLE and row.state is not ConditionState.REPAIRING for row in rows)
+    conditions = tuple(_seen(session, row, policy, now) for row in rows)
+    may_block = any(one.state is not ConditionState.REPAIRING and repair_of(one, policy) in _HELD_BACK for one in conditions)
     return plans.HealthSeen(
         state=node.state,
         schedulability=node.schedulability,
-        conditions=tuple(_seen(session, row, policy, now) for row in rows),
+        conditions=conditions,
         is_wanted=node.is_wanted,
         is_free=node.restart is None and node.move_to is None and node.state not in RESTARTING,
         has_reboot_to_call_off=bool(node.facts.get(wishes.IS_REPAIR)),
@@ -158,7 +160,8 @@ def _restart_process(session: Session, node: Node, condition: Condition, why: st
 
 
 def _seen(session: Session, row: Condition, policy: Policy, now: datetime) -> plans.ConditionSeen:
-    counts = row.fault_class in (FaultClass.REBOOT, FaultClass.UNKNOWN)
+    counts = row.fault_class in (FaultClass.REBOOT, FaultClass.TRANSIENT, FaultClass.UNKNOWN)
+    is_transient = row.fault_class is FaultClass.TRANSIENT
     return plans.ConditionSeen(
         id=row.id,
         state=row.state,
@@ -172,6 +175,7 @@ def _seen(session: Session, row: Condition, policy: Policy, now: datetime) -> pl
         seen=row.seen,
         start=row.start,
         reboots=queries.reboots_before(session, row, since=now - policy.window) if counts else 0,
+        struck=queries.struck(session, row, since=row.created_at - policy.window) if is_transient else (),
     )
 
 

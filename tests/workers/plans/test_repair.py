@@ -14,8 +14,8 @@ from models.ids import ConditionId
 from models.node.labels import HEALTH, TAINT, Worn
 from models.node.states import NodeState, Schedulability
 from workers.plans.brake import Brake, HoldRepairs
-from workers.plans.repair import (
-    LEAVES,
+from workers.plans.repair import LEAVES, plan, repair_of, times
+from workers.plans.repair_seen import (
     CallOff,
     Conclude,
     ConditionSeen,
@@ -30,8 +30,6 @@ from workers.plans.repair import (
     RestartProcess,
     Stay,
     Unknown,
-    plan,
-    repair_of,
 )
 
 NOW = datetime(2031, 5, 1, 12, tzinfo=UTC)
@@ -91,6 +89,36 @@ def test_a_program_of_its_own_making_costs_no_node_and_a_transient_fault_a_proce
     assert {type(action) for action in plan(node(condition(FaultClass.APPLICATION)), NOW).actions} == {Conclude, Dress}
     assert actions(node(condition(FaultClass.TRANSIENT)), RestartProcess)
     assert not actions(node(condition(FaultClass.TRANSIENT)), Mark)
+
+
+def struck(*minutes: float) -> ConditionSeen:
+    return condition(FaultClass.TRANSIENT, code="xid:94", struck=tuple(NOW + timedelta(minutes=one) for one in minutes))
+
+
+def test_transient_faults_that_come_again_and_again_call_for_a_reboot_and_then_for_another_host():
+    assert repair_of(struck(-20, 0), Policy()) is Repair.PROCESS
+    assert repair_of(struck(-20, -0.5, 0), Policy()) is Repair.PROCESS, "what comes within a minute is the same once more"
+    worn_out = struck(-20, -10, 0)
+    assert repair_of(worn_out, Policy()) is Repair.REBOOT
+    assert repair_of(replace(worn_out, reboots=1), Policy()) is Repair.REPLACE
+    assert [type(action) for action in plan(node(worn_out), NOW).actions] == [RestartProcess, Conclude, Mark, Reboot, Dress]
+
+
+def test_a_process_that_a_transient_fault_has_struck_starts_anew_once_though_its_node_waits_for_a_repair():
+    seen = node(struck(-20, -10, 0), is_recovered=False)
+    assert actions(seen, RestartProcess)
+    assert not actions(written(seen, NOW), RestartProcess)
+
+
+@given(st.lists(st.integers(0, 600), max_size=12))
+def test_what_comes_in_one_burst_is_counted_once(seconds):
+    moments = [NOW + timedelta(seconds=one) for one in seconds]
+    count = times(moments, timedelta(minutes=1))
+    assert count <= len(set(seconds))
+    assert (count == 0) is (not seconds)
+    spread = max(seconds, default=0) - min(seconds, default=0)
+    assert count <= spread // 60 + 1
+    assert times([*moments, NOW + timedelta(seconds=660)], timedelta(minutes=1)) == count + 1
 
 
 @pytest.mark.parametrize(
@@ -196,6 +224,7 @@ CONDITIONS = st.builds(
     source=st.sampled_from(Source),
     seen=st.integers(1, 3),
     reboots=st.integers(0, 2),
+    struck=st.lists(st.integers(0, 300).map(lambda seconds: NOW - timedelta(seconds=seconds)), max_size=5).map(tuple),
 )
 NODES = st.builds(
     HealthSeen,

@@ -33,7 +33,7 @@ from models.software.table import SoftwareUpdate
 from tests import rows
 from tests.workers.small_plane import SmallPlane
 from workers.plans import software as plans
-from workers.plans.repair import RestartProcess
+from workers.plans.repair_seen import RestartProcess
 from workers.reconcilers.node import NodeReconciler
 from workers.reconcilers.software import SoftwareReconciler
 
