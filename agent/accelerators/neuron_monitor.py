@@ -61,7 +61,7 @@ class NeuronMonitor:
         deadline = time.monotonic() + limit_s
         has_another_try = True
         while self.said() is None and (rest_s := deadline - time.monotonic()) > 0:
-            if self._child is not None:
+            if self._child is not None and self._child.stdout is not None:
                 select.select([self._child.stdout], [], [], rest_s)
             elif self._was_cut_short and has_another_try:
                 has_another_try, self._not_before = False, self._monotonic()
