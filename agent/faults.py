@@ -20,6 +20,7 @@ from typing import Any
 
 from agent import processes
 from agent.accelerators.script import Script
+from agent.kept import keep_newest
 from agent.lasting import Claim, Effect, Hang, Notice, Partition, Slow
 from agent.network import Network
 from agent.processes import Record
@@ -27,6 +28,8 @@ from everstep.notices import SpotNotice
 from everstep.protocol import NODE_ID_VARIABLE, Fault, FaultOutcome, FaultReport, ProcessReport, ProcessStatus, Report
 
 _LAST_WORDS_S = 1.0
+_MOST_KEPT = 256
+"""How many faults stay on disk, besides those that last: more than the control plane ever tells again."""
 _LASTING = frozenset({"hang-rank", "slow-node", "partition", "spot-notice"})
 ACCELERATORS = "EVERSTEP_ACCELERATORS"
 RECLAIM_FILE = "EVERSTEP_RECLAIM_FILE"
@@ -230,6 +233,12 @@ class Faults:
         draft = path.with_suffix(".draft")
         draft.write_text(json.dumps(asdict(claim)))
         draft.replace(path)
+        with suppress(OSError):
+            keep_newest(self._folder, _MOST_KEPT, may_go=self._is_done)
+
+    def _is_done(self, path: Path) -> bool:
+        claim = self._read(path.stem)
+        return claim is None or claim.is_done
 
 
 def why_not_simulated(environment: Mapping[str, str]) -> str | None:

@@ -28,6 +28,7 @@ from models.errors import StaleLease
 from models.lease import Lease
 from models.session import Sessions, hurry, unit_of_work
 from workers.plans.decision import Decision
+from workers.providers.base import Throttled
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ class Driver:
     reconcilers: Mapping[str, Reconciler]
 
     def reconcile(self, kind: str, row_id: str) -> None:
-        """Takes one step with one row. An error is logged and tried again later, ever more slowly."""
+        """Takes one step with one row. An error is logged and tried again later, ever more slowly; after a throttling when its provider says."""
         reconciler = self.reconcilers[kind]
         taken = self._take(reconciler, row_id)
         if taken is None:
@@ -76,11 +77,12 @@ class Driver:
             self._step(reconciler, renewal)
         except StaleLease:
             log.info("%s %s: the lease has passed on; results dropped", kind, row_id)
+        except Throttled as error:
+            log.warning("%s %s: %s", kind, row_id, error)
+            self._give_back(reconciler, renewal.lease, error.rest)
         except Exception:
             log.exception("%s %s: attempt %d failed", kind, row_id, taken.attempts)
-            with unit_of_work(self.sessions) as session:
-                again_at = self.clock.now() + pause(taken.attempts)
-                lease.give_back(session, reconciler.TABLE, renewal.lease, again_at=again_at)
+            self._give_back(reconciler, renewal.lease, pause(taken.attempts))
 
     def due(self, kind: str, *, limit: int = 500) -> list[str]:
         """The rows whose time has come. They come up again in a few seconds if nobody takes them meanwhile."""
@@ -102,6 +104,10 @@ class Driver:
                 if lease.remind(session, reconciler.TABLE, row_id, now=now):
                     return None
         return None
+
+    def _give_back(self, reconciler: Reconciler, taken: Lease, rest: timedelta) -> None:
+        with unit_of_work(self.sessions) as session:
+            lease.give_back(session, reconciler.TABLE, taken, again_at=self.clock.now() + rest)
 
     def _step(self, reconciler: Reconciler, renewal: Renewal) -> None:
         if reconciler.ACTS_OUTSIDE:

@@ -13,7 +13,7 @@ from models.ids import InstanceId, NodeId
 from models.node import queries as nodes
 from models.session import unit_of_work
 from workers.plane import Plane
-from workers.providers.base import HostNotFound, HostRef, HostSeen, ProviderError
+from workers.providers.base import HostNotFound, HostRef, HostSeen, ProviderError, Throttled
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,11 @@ def release(plane: Plane) -> int:
     A node's row is written before its host is launched, so a host that is listed has a row unless it is an orphan. One whose launch has not
     been noted is its node's: the launch is repeated, and finds it.
     """
-    hosts = plane.provider.hosts()
+    try:
+        hosts = plane.provider.hosts()
+    except Throttled as error:
+        log.warning("hosts cannot be listed now: %s", error)
+        return 0  # the next round comes later than any rest
     with unit_of_work(plane.sessions) as session:
         noted = nodes.noted_hosts(session, [host.claim for host in hosts])
     orphans = _orphans(hosts, noted)
@@ -34,6 +38,9 @@ def release(plane: Plane) -> int:
             plane.provider.release(HostRef(host.claim, host.instance_id))
         except HostNotFound:
             log.info("host %s is gone", host.instance_id)
+        except Throttled as error:
+            log.warning("hosts are not released now: %s", error)
+            break
         except ProviderError as error:
             log.warning("host %s cannot be released now: %s", host.instance_id, error)  # those behind it must not wait for it
     return len(orphans)

@@ -28,7 +28,7 @@ from workers.exports import Exports
 from workers.plans.brake import Limits
 from workers.plans.job_seen import Patience as JobPatience
 from workers.plans.node import Patience as NodePatience
-from workers.plans.repair import Policy, Unknown
+from workers.plans.repair_seen import Policy, Unknown
 from workers.providers import registry
 from workers.providers.base import Provider
 from workers.providers.prices import ListPrices, Prices
@@ -98,6 +98,7 @@ def _policy(settings: Settings) -> Policy:
     return Policy(
         unknown=Unknown(settings.unknown_fault),
         window=settings.fault_window,
+        transients=settings.transient_faults,
         drain=settings.drain_limit,
         quarantine=settings.quarantine,
         limits=Limits(share=settings.repair_brake, window=settings.repair_brake_window),

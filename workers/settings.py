@@ -71,8 +71,9 @@ class Settings:
     on_demand_prices: Path | None = None
     """A file of list prices; None: the provider's own, and those that are shipped."""
     unknown_fault: str = "label"
-    """What is done about a fault that no table knows; see ``workers.plans.repair``, as for the four that follow."""
+    """What is done about a fault that no table knows; see ``workers.plans.repair``, as for the six that follow."""
     fault_window: timedelta = timedelta(hours=24)
+    transient_faults: int = 3
     drain_limit: timedelta = timedelta(minutes=2)
     quarantine: timedelta = timedelta(hours=1)
     repair_brake: float = 0.3
@@ -109,6 +110,7 @@ class Settings:
             on_demand_prices=_file(variables, "ON_DEMAND_PRICES"),
             unknown_fault=_one_of(variables, "UNKNOWN_FAULT", ("label", "reboot", "ignore-with-event")),
             fault_window=_seconds(variables, "FAULT_WINDOW_S", cls.fault_window),
+            transient_faults=int(_number(variables, "TRANSIENT_FAULTS", cls.transient_faults)),
             drain_limit=_seconds(variables, "DRAIN_LIMIT_S", cls.drain_limit),
             quarantine=_seconds(variables, "QUARANTINE_S", cls.quarantine),
             repair_brake=_number(variables, "REPAIR_BRAKE", cls.repair_brake),

@@ -11,6 +11,7 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -52,10 +53,18 @@ class Kmsg:
     ``boot`` names this start of the host, and ``started`` is when that was, in Unix seconds: records are stamped with microseconds since then.
 
     Records that the kernel has overwritten before they could be read are gone; it says so once, and reading goes on with the oldest.
+    The first time in a boot it begins after what an operator has cleared (``dmesg --clear``), which says that it is settled.
     """
 
     def __init__(
-        self, path: Path, after: str | None, *, boot: str, started: float, read: Callable[[int, int], bytes] = os.read
+        self,
+        path: Path,
+        after: str | None,
+        *,
+        boot: str,
+        started: float,
+        read: Callable[[int, int], bytes] = os.read,
+        seek: Callable[[int, int, int], int] = os.lseek,
     ) -> None:
         of_boot, _, sequence = (after or "").rpartition(":")
         self._path = path
@@ -63,11 +72,15 @@ class Kmsg:
         self._read_to = int(sequence) if of_boot == boot and sequence.isdigit() else -1
         self._started = started
         self._read_one = read
+        self._seek = seek
         self._descriptor: int | None = None
 
     def read(self) -> list[Line]:
         if self._descriptor is None:
             self._descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            if self._read_to < 0:
+                with suppress(OSError):
+                    self._seek(self._descriptor, 0, os.SEEK_DATA)  # of this device: after the last clearing
         lines = []
         for record in self._records(self._descriptor):
             line, sequence = _line_of(record, self._boot, self._started)

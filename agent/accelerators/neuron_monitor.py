@@ -7,6 +7,7 @@ import logging
 import os
 import select
 import subprocess
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -34,6 +35,8 @@ class NeuronMonitor:
         self._silent_after_s = period_s * _SILENT_AFTER_PERIODS
         self._child: subprocess.Popen[bytes] | None = None
         self._buffer = b""
+        self._is_at_end = False
+        self._was_cut_short = False
         self._failures = 0
         self._not_before = 0.0
         self._heard_at = 0.0
@@ -51,10 +54,19 @@ class NeuronMonitor:
         return self._said
 
     def wait(self, limit_s: float) -> None:
-        """Until it has said something, or has ended. Blocks."""
-        if self.said() is None and self._child is not None and self._child.stdout is not None:
-            select.select([self._child.stdout], [], [], limit_s)
-            self.said()
+        """Until it has said something whole, or has ended. Blocks, for ``limit_s`` at most.
+
+        Half a line is no word yet, and nothing against the devices either: one that ends within it is started again, once.
+        """
+        deadline = time.monotonic() + limit_s
+        has_another_try = True
+        while self.said() is None and (rest_s := deadline - time.monotonic()) > 0:
+            if self._child is not None and self._child.stdout is not None:
+                select.select([self._child.stdout], [], [], rest_s)
+            elif self._was_cut_short and has_another_try:
+                has_another_try, self._not_before = False, self._monotonic()
+            else:
+                return
 
     def close(self) -> None:
         self._end()
@@ -73,27 +85,29 @@ class NeuronMonitor:
             return
         if child.stdout is not None:
             os.set_blocking(child.stdout.fileno(), False)
-        self._child, self._buffer, self._heard_at = child, b"", self._monotonic()
+        self._child, self._buffer, self._is_at_end, self._heard_at = child, b"", False, self._monotonic()
 
     def _take(self, child: subprocess.Popen[bytes]) -> None:
         """What has been said since the last time."""
-        ended = child.poll()
         for line in self._lines(child):
             if not self._hear(line):
                 return
-        if ended is not None:
-            self._fail(f"neuron-monitor has ended with {ended}")
+        if self._is_at_end:
+            within = " within a line" if self._was_cut_short else ""
+            self._fail(f"neuron-monitor has ended with {_code(child)}{within}")
         elif self._monotonic() - self._heard_at > self._silent_after_s:
             self._fail(f"neuron-monitor has said nothing for {self._silent_after_s:g} s")
 
     def _lines(self, child: subprocess.Popen[bytes]) -> list[bytes]:
+        """The whole ones. What lacks its end is kept until that comes; after the end of all it counts for nothing."""
         if child.stdout is not None:
             with suppress(BlockingIOError):
-                while chunk := os.read(child.stdout.fileno(), _CHUNK_BYTES):
+                while len(self._buffer) <= _MOST_LINE_BYTES and not self._is_at_end:
+                    chunk = os.read(child.stdout.fileno(), _CHUNK_BYTES)
                     self._buffer += chunk
-                    if len(self._buffer) > _MOST_LINE_BYTES:
-                        break
+                    self._is_at_end = not chunk
         *lines, self._buffer = self._buffer.split(b"\n")
+        self._was_cut_short = self._is_at_end and bool(self._buffer.strip())
         if len(self._buffer) > _MOST_LINE_BYTES:
             lines.append(b"a line without an end")
         return [line for line in lines if line.strip()]
@@ -131,3 +145,11 @@ class NeuronMonitor:
         child.wait()
         if child.stdout is not None:
             child.stdout.close()
+
+
+def _code(child: subprocess.Popen[bytes]) -> int | str:
+    """Of one that has closed its output, and so is about to end if it has not."""
+    try:
+        return child.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        return "no word more"

@@ -2,6 +2,9 @@
 
 It is kept on disk. An agent that is started again names a fault as its predecessor did, and goes on in the log where the control plane had been
 told of everything; a host that is started anew begins afresh, but knows which devices it had.
+
+What was heard is kept together with its place in the log, and only once it has been told: a fault that the disk knew before its place did would be
+taken for a repetition when its line is read again, and be told by nobody.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import json
 import logging
 import zlib
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -36,7 +40,7 @@ Identify = Callable[[Named], str | None]
 
 @dataclass
 class Memory:
-    """What is on disk. ``recent``: burst → its first and last time; ``struck``: device → code → class and time; ``absences``: how many so far."""
+    """What is remembered, and kept on disk. ``recent``: burst → its first and last time; ``struck``: device → code → class and time; ``absences``: how many so far."""
 
     boot: str = ""
     place: str | None = None
@@ -71,6 +75,7 @@ class Watch:
         self._store = store
         self._wall = wall
         self._memory = _remembered(store, boot)
+        self._arrived = deepcopy(self._memory)
         self._log = open_log(self._memory.place)
         self._said: set[str] = set()
         self._kept = ""
@@ -128,6 +133,7 @@ class Watch:
     def told(self) -> None:
         """All faults so far have arrived: the log need not be read again up to here."""
         self._memory.place = self._log.place()
+        self._arrived = deepcopy(self._memory)
         self._keep()
 
     # ------------------------------------------------------------ what it leaves
@@ -154,7 +160,8 @@ class Watch:
 
     def forgive(self, device: str) -> None:
         """The device has been reset."""
-        self._memory.struck.pop(device, None)
+        for memory in (self._memory, self._arrived):
+            memory.struck.pop(device, None)
         self._keep()
 
     def known(self) -> tuple[str, ...]:
@@ -164,7 +171,8 @@ class Watch:
     def meet(self, devices: Sequence[str]) -> None:
         strangers = [device for device in devices if device not in self._memory.known]
         if strangers:
-            self._memory.known += strangers
+            for memory in (self._memory, self._arrived):
+                memory.known += strangers
             self._keep()
 
     def close(self) -> None:
@@ -233,7 +241,7 @@ class Watch:
         )
 
     def _keep(self) -> None:
-        text = json.dumps(asdict(self._memory))
+        text = json.dumps(asdict(self._arrived))
         if text == self._kept:
             return
         try:

@@ -20,14 +20,17 @@ from pathlib import Path
 from agent.health import findings, links, stress
 from agent.health.limits import Limits
 from agent.health.reduce import Reducer
+from agent.kept import keep_newest
 from everstep.examination import Check, Finding, HealthReport, Verdict
 from everstep.protocol import Report
 
 log = logging.getLogger(__name__)
 TRAINING = "MultiNodeTrainingValidation"
 _MARGIN_S = 60.0
-_DIAGNOSIS_S = 1500.0
-"""Within the time in which the control plane waits for an answer."""
+DIAGNOSIS_S = 1500.0
+"""Within the time in which the control plane waits for an answer, and more than any adapter's diagnosis takes."""
+_MOST_KEPT = 64
+"""How many examinations' findings stay on disk. The control plane asks for few at a time."""
 _SLACK = 12
 _NO_TORCH = "No module named 'torch'"
 Examination = Callable[[Check], Awaitable[list[Finding]]]
@@ -114,7 +117,7 @@ class Examiner:
     async def _devices(self) -> list[Finding]:
         level = int(self._limits.accelerator_level)
         command = [sys.executable, "-P", "-m", "agent.health", str(self._state_dir), self._node_id, str(level)]
-        code, output = await self._child(command, _DIAGNOSIS_S)
+        code, output = await self._child(command, DIAGNOSIS_S)
         if code != 0:
             return [findings.failed(stress.KIND, f"diagnosing the accelerators ended with {code}: {output[-500:].strip()}")]
         return [Finding.from_wire(wire) for wire in json.loads(output.splitlines()[-1])]
@@ -182,6 +185,7 @@ class Examiner:
             draft = self._folder / f".{check_id}.json"
             draft.write_text(json.dumps([finding.to_wire() for finding in found]))
             draft.replace(self._folder / f"{check_id}.json")
+            keep_newest(self._folder, _MOST_KEPT)
 
 
 def _kill_group(pid: int) -> None:

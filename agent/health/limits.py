@@ -41,7 +41,7 @@ class Limits:
     reduce_pause_s: float = 1.0
     """How long is waited, three times, when every peer is summing up with somebody else."""
     accelerator_level: float = 2.0
-    """How thoroughly accelerators are diagnosed: 1 for seconds, 2 for a minute, 3 and 4 for as long as the vendor's tools take."""
+    """How thoroughly accelerators are diagnosed: 1 for seconds, 2 for minutes, 3 for up to 23 minutes; higher ones are 3."""
     training_s: float = 120.0
     """How long nodes may take to find each other and to train together."""
 

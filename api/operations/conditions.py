@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -17,6 +18,10 @@ from models.condition.states import FaultClass, Source
 from models.condition.table import Condition, RepairHold
 from models.errors import Invalid, NotFound
 from models.health.changes import UNFIT
+from models.ids import ConditionId
+from models.job import queries as jobs
+from models.job.states import ALIVE
+from models.job.table import JobProcess
 from models.move import wake
 from models.node import changes as node_changes
 from models.node import queries as nodes
@@ -28,6 +33,8 @@ from models.paging import Cut, Page
 
 FREE_FOR: Final = timedelta(minutes=10)
 """For how long nothing is held back in a group after somebody has said so."""
+_CLOCKS: Final = timedelta(seconds=5)
+"""By how much the clocks of a node and of the control plane may differ."""
 _MOST_LABELS: Final = 50
 _KEY: Final = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _VALUE: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
@@ -40,11 +47,15 @@ _WORDS: Final = (*_REPAIRS, Schedulability.SCHEDULABLE.value)
 
 @dataclass(frozen=True)
 class HealthView:
-    """``conditions`` are the newest of the node, over or not, newest first; ``hold`` keeps repairs of its group back, if there is one."""
+    """``conditions`` are the newest of the node, over or not, newest first; ``hold`` keeps repairs of its group back, if there is one.
+
+    ``withheld`` are the ids of those whose evidence the caller is not told.
+    """
 
     node: Node
     conditions: Sequence[Condition]
     hold: RepairHold | None
+    withheld: frozenset[ConditionId] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -70,6 +81,23 @@ def listed(work: Work, cluster: str, cut: Cut, *, node_id: str | None, open_only
     place = node.logical_id if node is not None and node_id != node.instance_id else None
     alone = node.id if node is not None and place is None else None
     return queries.listed(work.session, found.id, cut, place=place, node_id=alone, open_only=open_only)
+
+
+def withheld(work: Work, rows: Sequence[Condition]) -> frozenset[ConditionId]:
+    """Those of one cluster's conditions whose evidence names a process of which the caller knows nothing: on a shared cluster, another team's."""
+    team = work.caller.team
+    naming = [row for row in rows if row.pid is not None]
+    if team is None or not naming or clusters.get(work.session, naming[0].cluster_id).team == team:
+        return frozenset()
+    ours: dict[str, list[JobProcess]] = defaultdict(list)
+    for process in jobs.were_on(work.session, {row.node_id for row in naming}):
+        ours[process.node_id].append(process)
+    return frozenset(row.id for row in naming if not any(_was_there(process, row.at) for process in ours[row.node_id]))
+
+
+def _was_there(process: JobProcess, at: datetime) -> bool:
+    """A node works for one job at a time. Of the end of what a fault has ended we hear a moment later, by another clock."""
+    return process.created_at <= at and (process.state in ALIVE or at <= process.state_since + _CLOCKS)
 
 
 def label(work: Work, asked: Labelling) -> HealthView:
@@ -127,7 +155,8 @@ def _node(work: Work, cluster: Cluster, node_id: str) -> Node:
 
 def _view(work: Work, node: Node) -> HealthView:
     hold = queries.hold_of(work.session, node.group_id)
-    return HealthView(node, queries.of_node(work.session, node.id), hold if hold is not None and hold.ended_at is None else None)
+    rows = queries.of_node(work.session, node.id)
+    return HealthView(node, rows, hold if hold is not None and hold.ended_at is None else None, withheld(work, rows))
 
 
 def _check(node: Node, asked: Labelling) -> None:

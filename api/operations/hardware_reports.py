@@ -42,6 +42,7 @@ def _hardware(session: Session, node: Node, report: HardwareReport, now: datetim
 
 def _fault(session: Session, node: Node, report: HardwareFault, now: datetime) -> None:
     """One occurrence."""
+    at = _moment(report.at, now)
     finding = Finding(
         occurrence=report.id,
         fault_class=FaultClass(report.fault_class.value),
@@ -49,10 +50,11 @@ def _fault(session: Session, node: Node, report: HardwareFault, now: datetime) -
         type=report.type,
         reason=report.reason,
         evidence=report.evidence,
-        at=_moment(report.at, now),
+        at=at,
         vendor=report.vendor,
         device=report.device,
         pid=report.pid,
+        happened_at=_by_our_clock(node, at),
     )
     if changes.report_fault(session, node, finding, now=now) is None:
         return
@@ -98,6 +100,18 @@ def _mismatch(report: HardwareReport, expected: int, now: datetime) -> Finding:
         vendor=report.vendor,
         is_certain=False,
     )
+
+
+def _by_our_clock(node: Node, at: datetime) -> datetime | None:
+    """A time of the node's clock: off by as much as that of its newest report of its devices was when it came, or by less, if that came late."""
+    told, heard = node.facts.get("hardware", {}).get("at"), node.facts.get("hardware_at")
+    if told is None or heard is None:
+        return at
+    heard_at = datetime.fromisoformat(heard)
+    try:
+        return at + (heard_at - _moment(told, heard_at))
+    except OverflowError:
+        return None
 
 
 def _moment(at: float, now: datetime) -> datetime:

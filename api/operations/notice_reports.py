@@ -19,7 +19,7 @@ def _notice(session: Session, node: Node, report: SpotNotice, now: datetime) -> 
     """The provider has said that it takes the node, or that it may, or that it does not after all."""
     kind = NoticeKind(report.notice.value)
     if report.is_over:
-        changes.report_notice_over(session, node, kind, now=now)
+        changes.report_notice_over(session, node, kind, report.source, now=now)
         return
     deadline = None if report.deadline is None else _moment(report.deadline)
     told = Told(kind, _moment(report.at) or now, deadline, report.source)

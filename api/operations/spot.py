@@ -159,7 +159,7 @@ def _jobs(work: Work, wanted: Wanted, cluster: Cluster | None) -> list[str] | No
 
 
 def _lives(work: Work, rows: Iterable[Node], since: datetime, until: datetime) -> list[Life]:
-    zones = {cluster_id: work.session.get_one(Cluster, cluster_id).zone for cluster_id in {row.cluster_id for row in rows}}
+    zones = queries.zones(work.session, {row.cluster_id for row in rows})
     lives = []
     for row in rows:
         ended = row.state_since if row.state is NodeState.GONE else until

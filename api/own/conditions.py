@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import Field, StringConstraints
 
@@ -15,7 +16,10 @@ from api.own.wire import Asked, NextToken, Wire, word
 from models.condition.states import REAL
 from models.condition.table import Condition
 from models.errors import Forbidden, InTransition, InUse, NotFound
+from models.ids import ConditionId
 from models.paging import Cut
+
+_WITHHELD: Final = "It names a process that was not your team's."
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 Id = Annotated[str, StringConstraints(min_length=1, max_length=128)]
@@ -61,7 +65,8 @@ class ConditionShape(Wire):
     """``type`` and ``reason`` are HyperPod's words. ``class`` is one of application, transient, reboot, replace, unknown; ``source`` says who told it.
 
     ``status`` is one of Suspected, Confirmed, Held (nobody may repair it now), Repairing, Resolved and Withdrawn; ``repair`` is what was decided:
-    nothing, process, label, reboot or replace; ``why`` says it in words.
+    nothing, process, label, reboot or replace; ``why`` says it in words. Of a shared cluster a line of ``evidence`` that names another team's process
+    is withheld.
     """
 
     condition_id: str
@@ -141,7 +146,8 @@ def listing(work: Work, asked: ConditionsWanted) -> ConditionList:
     """What is and was the matter with the nodes of a cluster, newest first."""
     cut = Cut(limit=asked.max_results, is_descending=True, cursor=asked.next_token)
     found = conditions.listed(work, asked.cluster_name, cut, node_id=asked.node_id, open_only=asked.open)
-    return ConditionList(conditions=tuple(_shape(row) for row in found.rows), next_token=found.cursor)
+    withheld = conditions.withheld(work, found.rows)
+    return ConditionList(conditions=tuple(_shape(row, withheld) for row in found.rows), next_token=found.cursor)
 
 
 def label(work: Work, asked: LabelsWanted) -> NodeHealth:
@@ -170,8 +176,8 @@ def _health(view: HealthView) -> NodeHealth:
         schedulability=node.schedulability.value,
         labels=node.labels,
         taints=tuple(TaintShape(key=one["Key"], value=one.get("Value"), effect=one["Effect"]) for one in node.taints),
-        fault_details=tuple(_detail(row) for row in view.conditions if row.state in REAL),
-        conditions=tuple(_shape(row) for row in view.conditions),
+        fault_details=tuple(_detail(row, view.withheld) for row in view.conditions if row.state in REAL),
+        conditions=tuple(_shape(row, view.withheld) for row in view.conditions),
         hardware=node.facts.get("hardware"),
         leave_by=node.leave_by,
         leave_why=node.leave_why,
@@ -179,11 +185,15 @@ def _health(view: HealthView) -> NodeHealth:
     )
 
 
-def _detail(row: Condition) -> FaultDetail:
-    return FaultDetail(timestamp=row.at, type=row.type, reason=row.reason, message=row.evidence)
+def _detail(row: Condition, withheld: Collection[ConditionId]) -> FaultDetail:
+    return FaultDetail(timestamp=row.at, type=row.type, reason=row.reason, message=_evidence(row, withheld))
 
 
-def _shape(row: Condition) -> ConditionShape:
+def _evidence(row: Condition, withheld: Collection[ConditionId]) -> str:
+    return _WITHHELD if row.id in withheld else row.evidence
+
+
+def _shape(row: Condition, withheld: Collection[ConditionId]) -> ConditionShape:
     return ConditionShape(
         condition_id=row.id,
         node_logical_id=row.logical_id,
@@ -196,7 +206,7 @@ def _shape(row: Condition) -> ConditionShape:
         status=word(row.state),
         vendor=row.vendor,
         device=row.device,
-        evidence=row.evidence,
+        evidence=_evidence(row, withheld),
         seen=row.seen,
         repair=None if row.repair is None else row.repair.value,
         why=row.why,

@@ -2,13 +2,16 @@
 
 It hears of newer generations, and then first of all fires the fence, so that a rank that waits in a collective comes free at once.
 It never blocks the training thread: what that has to say is queued, and told again when the agent has restarted.
+
+It goes on whatever happens: without it a rank would wait in a collective for ever. A message that cannot be read is left out; what a message asks
+for and could not be done is done when the agent tells it again, on the next connection.
 """
 
 from __future__ import annotations
 
 import collections
-import contextlib
 import json
+import logging
 import os
 import select
 import socket
@@ -21,7 +24,10 @@ from everstep.local_protocol import ToAgent, ToProcess
 from everstep.notices import Evacuation
 from everstep.protocol import PROTOCOL_VERSION, Generation
 
+_log = logging.getLogger("everstep.resilience")
 _RECONNECT_S = 0.05
+_MOST_DOUBLINGS = 6
+"""Of the pause after failures of our own: 3.2 s at most."""
 _RETOLD_STEPS = 64
 _LONGEST_READ = 1 << 16
 _SAME_NOTICE_S = 1.0
@@ -49,6 +55,8 @@ class Watcher:
         self._outbox: collections.deque[dict[str, Any]] = collections.deque()
         self._standing: dict[str, dict[str, Any]] = {}
         self._steps: collections.deque[dict[str, Any]] = collections.deque(maxlen=_RETOLD_STEPS)
+        self._fenced = 0
+        self._owes_notice = False
         self._place: tuple[int, int | None] = (0, None)
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._idle = threading.Event()
@@ -91,12 +99,20 @@ class Watcher:
             time.sleep(0.002)
 
     def _run(self) -> None:
+        failures = 0
         while True:
-            with contextlib.suppress(OSError, ValueError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as agent:
-                agent.connect(self._path)
-                self._greet()
-                self._converse(agent)
-            time.sleep(_RECONNECT_S)
+            try:
+                with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as agent:
+                    agent.connect(self._path)
+                    self._greet()
+                    self._converse(agent)
+                failures = 0
+            except OSError:
+                failures = 0  # the agent is away, and comes back
+            except Exception:  # noqa: BLE001  (told in the log, and a thread that ended would leave the rank alone)
+                failures += 1
+                _log.exception("what the agent told could not be followed; asking it again")
+            time.sleep(_RECONNECT_S * (1 << min(failures, _MOST_DOUBLINGS)))
 
     def _greet(self) -> None:
         generation, step = self._place
@@ -136,32 +152,56 @@ class Watcher:
                     return
                 *lines, unread = (unread + received).split(b"\n")
                 for line in lines:
-                    self._hear(json.loads(line))
+                    self._hear(line)
 
     def _beat(self) -> bytes:
         """A pulse. Not asked for while the agent does not even take what it was told before."""
         told = self.pulse()
         return json.dumps({"type": str(ToAgent.PULSE), **told}).encode() + b"\n" if told is not None else b""
 
-    def _hear(self, message: dict[str, Any]) -> None:
-        kind = message.get("type")
-        if kind == ToProcess.DISMISS:
+    def _hear(self, line: bytes) -> None:
+        try:
+            told = _read(line)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            # Not its text: that may hold a job's secrets.
+            _log.exception("a message of %d bytes from the agent cannot be read and is left out", len(line))
+            return
+        try:
+            self._follow(told)
+        finally:
+            with self._news:
+                self._news.notify_all()
+
+    def _follow(self, told: Generation | Evacuation | str | None) -> None:
+        if told == ToProcess.DISMISS:
             self.is_dismissed = True
-        elif kind == ToProcess.NOTICE:
-            self._take_notice(Evacuation.from_wire(message["notice"]))
-        elif kind == ToProcess.GENERATION:
-            generation = Generation.from_wire(message["generation"])
-            if generation.number <= self.newest_number:
-                return
-            self.newest = generation
-            self._on_newer(generation.number)
-        with self._news:
-            self._news.notify_all()
+        elif isinstance(told, Evacuation):
+            self._take_notice(told)
+        elif isinstance(told, Generation) and told.number >= self.newest_number and told.number > self._fenced:
+            self.newest = told
+            self._on_newer(told.number)
+            self._fenced = told.number
 
     def _take_notice(self, told: Evacuation) -> None:
         before, self.notice = self.notice, None if told.is_over else told
-        if not told.is_over and (before is None or _is_sooner(told.deadline, before.deadline)):
+        is_news = before is None or self._owes_notice or _is_sooner(told.deadline, before.deadline)
+        self._owes_notice = is_news and not told.is_over
+        if self._owes_notice:
             self.on_notice()
+            self._owes_notice = False
+
+
+def _read(line: bytes) -> Generation | Evacuation | str | None:
+    """What is told, or the kind of a message that has nothing besides. Raises ValueError, TypeError, KeyError, AttributeError."""
+    message = json.loads(line)
+    kind: str | None = message.get("type")
+    match kind:
+        case ToProcess.NOTICE:
+            return Evacuation.from_wire(message["notice"])
+        case ToProcess.GENERATION:
+            return Generation.from_wire(message["generation"])
+        case _:
+            return kind
 
 
 def _nobody() -> None:

@@ -15,7 +15,7 @@ from models.condition.table import Condition, RepairHold
 from models.events import About, Level
 from models.ids import new_condition_id
 from models.move import advance, wake
-from models.node.states import NodeState
+from models.node.states import STARTED_ANEW, NodeState
 from models.node.table import Node
 from models.text import storable
 
@@ -42,6 +42,8 @@ class Finding:
     device: str | None = None
     pid: int | None = None
     is_certain: bool = True
+    happened_at: datetime | None = None
+    """As ``at``, by our own clock as far as its teller's is known; None: as good as now."""
 
 
 def report_fault(session: Session, node: Node, finding: Finding, *, now: datetime) -> Condition | None:
@@ -57,13 +59,14 @@ def report_fault(session: Session, node: Node, finding: Finding, *, now: datetim
     if same is not None:
         same.seen += 1
         if finding.is_certain and same.state is ConditionState.SUSPECTED:
-            settle_condition(session, node, same, ConditionState.CONFIRMED, why=finding.evidence, now=now)
+            settle_condition(session, node, same, ConditionState.CONFIRMED, why=_shown(finding) or "It is certain by now.", now=now)
         wake(session, node, now=now)
         return None
     condition = _written(session, node, finding, now)
     if finding.is_certain:
         advance(CONDITION, condition, ConditionState.CONFIRMED, now=now)
-    text = f"{finding.type}: {finding.reason} ({finding.code}{_on(finding.device)}): {finding.evidence}"
+    text = f"{finding.type}: {finding.reason} ({finding.code}{_on(finding.device)})"
+    text = f"{text}: {shown}" if (shown := _shown(finding)) else f"{text}."
     _record(session, node, condition, "fault reported" if finding.is_certain else "fault suspected", text, now, level=Level.WARN)
     session.flush()
     wake(session, node, now=now)
@@ -140,6 +143,11 @@ def request_resumption(
     wake(session, hold, now=now)
 
 
+def _shown(finding: Finding) -> str:
+    """The evidence as events tell it, which outlive what runs on a node: a line that names a process is the condition's own affair."""
+    return finding.evidence if finding.pid is None else ""
+
+
 def _same(session: Session, node: Node, finding: Finding) -> Condition | None:
     return next(
         (
@@ -148,10 +156,22 @@ def _same(session: Session, node: Node, finding: Finding) -> Condition | None:
             if one.code == finding.code
             and one.device == finding.device
             and one.source is finding.source
-            and one.start == node.starts
+            and one.start == _start(node, finding)
         ),
         None,
     )
+
+
+def _start(node: Node, finding: Finding) -> int:
+    """At which start of the host it happened: what is told late, after a new start, may be what that start has cured.
+
+    An agent tells of no later start than its own. A host that must go must go however often it was started.
+    """
+    if finding.fault_class is FaultClass.REPLACE:
+        return node.starts
+    asked_at = node.facts.get(STARTED_ANEW)
+    is_before = finding.happened_at is not None and asked_at is not None and finding.happened_at < datetime.fromisoformat(asked_at)
+    return min(node.boot_start, node.starts - 1 if is_before else node.starts)
 
 
 def _settle_over(session: Session, node: Node, condition: Condition, *, why: str, now: datetime) -> None:
@@ -188,7 +208,7 @@ def _written(session: Session, node: Node, finding: Finding, now: datetime) -> C
         device=finding.device,
         pid=finding.pid,
         evidence=storable(finding.evidence)[:_EVIDENCE],
-        start=node.starts,
+        start=_start(node, finding),
         at=finding.at,
         created_at=now,
         told_at=now,

@@ -26,7 +26,7 @@ class Trouble:
 
     ``suspects``: silent, and not said to be dead by their provider. ``ill``: a reboot or a replacement is called for, by no operator.
     ``lost``: given up on suspicion, or let go to be replaced because of a fault, since a time. A place counts once, whatever it has. ``healing`` are
-    nodes that are being repaired, and replacements that do not serve yet.
+    nodes that are being repaired, and replacements that do not serve yet, but not one whose host cannot be had: for it nobody knows when.
     """
 
     target: int
@@ -91,6 +91,20 @@ def reboots_before(session: Session, condition: Condition, *, since: datetime) -
     return session.scalar(counted) or 0
 
 
+def struck(session: Session, condition: Condition, *, since: datetime, limit: int = 100) -> tuple[datetime, ...]:
+    """When the same device of a node had the same fault, from one time on until the condition, which is among them, at the same start of the host."""
+    wanted = select(Condition.at).where(
+        Condition.logical_id == condition.logical_id,
+        Condition.code == condition.code,
+        Condition.node_id == condition.node_id,
+        Condition.device.is_not_distinct_from(condition.device),
+        Condition.start == condition.start,
+        Condition.sequence <= condition.sequence,
+        Condition.created_at >= since,
+    )
+    return tuple(session.scalars(wanted.order_by(Condition.sequence.desc()).limit(limit)))
+
+
 def trouble(session: Session, group_id: str, *, target: int, since: datetime) -> Trouble:
     """How much trouble a group has, in one statement; nodes that were given up count if that was after ``since``."""
     is_here = Node.group_id == group_id
@@ -101,9 +115,11 @@ def trouble(session: Session, group_id: str, *, target: int, since: datetime) ->
         Node.state_since >= since,
         or_(func.coalesce(func.jsonb_extract_path_text(Node.facts, ON_SUSPICION), "") != "", Node.id.in_(_replaced(since))),
     )
+    has_obstacle = func.coalesce(func.jsonb_extract_path_text(Node.facts, "obstacle"), "") != ""
     is_coming = and_(
         Node.is_wanted,
         Node.state.in_((NodeState.REQUESTED, NodeState.BOOTING, NodeState.CHECKING)),
+        ~and_(Node.state == NodeState.REQUESTED, has_obstacle),
         func.coalesce(func.jsonb_extract_path_text(Node.facts, "is_replacement"), "") == "true",
     )
     under_repair = select(Condition.node_id).where(Condition.state == ConditionState.REPAIRING)

@@ -62,7 +62,7 @@ CONDITION = Machine(
         },
         # Node recovery is off, or too many of the group have trouble at once. Labels and taints stay.
         _C.HELD: {_C.REPAIRING: "repair begun", _C.RESOLVED: "repaired by somebody else, or called off"},
-        _C.REPAIRING: {_C.RESOLVED: "repaired, or called off"},
+        _C.REPAIRING: {_C.RESOLVED: "repaired, or called off", _C.HELD: "node recovery was switched off before it was too late"},
         _C.RESOLVED: {},
         _C.WITHDRAWN: {},
     },

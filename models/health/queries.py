@@ -42,10 +42,11 @@ def was_examined(session: Session, node_id: str) -> bool:
     return session.scalars(select(NodeCheck.id).where(NodeCheck.node_id == node_id).limit(1)).first() is not None
 
 
-def newest(session: Session, node_id: str) -> CheckState | None:
-    """How the newest examination of a node stands, None if it has had none."""
-    wanted = select(NodeCheck.state).where(NodeCheck.node_id == node_id).order_by(NodeCheck.sequence.desc()).limit(1)
-    return session.scalars(wanted).first()
+def newest_outcome(session: Session, node_id: str) -> CheckState | None:
+    """Whether a node passed or failed when it was last examined, None if it never was: one that was skipped says nothing."""
+    outcomes = (CheckState.PASSED, CheckState.FAILED)
+    wanted = select(NodeCheck.state).where(NodeCheck.node_id == node_id, NodeCheck.state.in_(outcomes))
+    return session.scalars(wanted.order_by(NodeCheck.sequence.desc()).limit(1)).first()
 
 
 def measured(session: Session, node: Node, *, limit: int = 32) -> dict[str, list[float]]:

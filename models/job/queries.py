@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -43,6 +43,11 @@ def processes(session: Session, job_id: str, *, alive_only: bool = False) -> lis
 def on_node(session: Session, node_id: str) -> list[JobProcess]:
     """The processes of any job that should be alive on a node."""
     return list(session.scalars(select(JobProcess).where(JobProcess.node_id == node_id, JobProcess.state.in_(ALIVE))))
+
+
+def were_on(session: Session, node_ids: Collection[str]) -> list[JobProcess]:
+    """Every process that these nodes ever had, of the jobs that the caller sees."""
+    return list(session.scalars(select(JobProcess).where(JobProcess.node_id.in_(node_ids)).order_by(JobProcess.id)))
 
 
 def busy_nodes(session: Session, cluster_id: str) -> dict[str, str]:

@@ -272,25 +272,6 @@ def settle_obstacle(session: Session, node: Node, *, why: str, is_for_good: bool
     session.flush()
 
 
-def settle_other_type(session: Session, node: Node, instance_type: str, *, why: str, is_at_once: bool, now: datetime) -> None:
-    """The host that is wished for, and not launched, is to be of another type. Unless at once, the pause after the latest try goes on."""
-    dropped = {"obstacle", "launch_tried_at"} if is_at_once else {"obstacle"}
-    node.facts = {name: fact for name, fact in node.facts.items() if name not in dropped}
-    node.instance_type = instance_type
-    record(session, node, "another type", f"{why} The node is asked for as {instance_type}.", now)
-    wake_host(session, node, now=now)
-
-
-def settle_put_off(session: Session, node: Node, *, until: datetime, why: str, now: datetime) -> None:
-    """The host that is wished for is not asked for before ``until``; the reason is told when it is news."""
-    is_news = node.facts.get("obstacle") != why
-    node.facts = {**node.facts, "obstacle": why, "launch_after": until.isoformat()}
-    node.message = why
-    if is_news:
-        record(session, node, "launch put off", why, now, level=Level.WARN)
-    session.flush()
-
-
 def _is_told(tries: int) -> bool:
     """Each of the first attempts is told, and ever fewer of those that follow: a want of capacity can last for days."""
     return tries <= _TOLD_TRIES or tries & (tries - 1) == 0

@@ -13,12 +13,15 @@ from sqlalchemy.orm import Session
 from models.cluster.table import InstanceGroup
 from models.errors import NotFound, Unauthenticated
 from models.ids import InstanceId, NodeId, OperationId, digest
-from models.node.states import COUNTED, SERVING, NodeState
+from models.node.states import COUNTED, GAVE_WAY, SERVING, NodeState
 from models.node.table import Node
 from models.operation.states import OF_NODES, OperationState
 from models.operation.table import Operation
 from models.paging import Cut, Page, page
 from models.session import ACROSS_TEAMS, locked
+
+_GAVE_WAY = func.coalesce(func.jsonb_extract_path_text(Node.facts, GAVE_WAY), "")
+"""In an order, those that gave way come last."""
 
 
 def get(session: Session, node_id: str, *, lock: bool = False) -> Node:
@@ -42,15 +45,18 @@ def of_cluster(session: Session, cluster_id: str, *, with_incoming: Sequence[str
 
 
 def of_places(session: Session, cluster_id: str) -> list[Node]:
-    """The newest node of every place that a cluster ever had, gone or not: it tells which places are vacant, and why."""
+    """The newest node of every place that a cluster ever had, gone or not: it tells which places are vacant, and why.
+
+    One that gave way to another of its place is passed over.
+    """
     wanted = select(Node).where(Node.cluster_id == cluster_id).ext(distinct_on(Node.group_id, Node.logical_id))
-    return list(session.scalars(wanted.order_by(Node.group_id, Node.logical_id, Node.created_at.desc(), Node.id)))
+    return list(session.scalars(wanted.order_by(Node.group_id, Node.logical_id, _GAVE_WAY, Node.created_at.desc(), Node.id)))
 
 
 def newest_of(session: Session, group_id: str, places: Sequence[str]) -> list[Node]:
     """The newest node of each of these places of a group; locked, in the order of their ids."""
     newest = select(Node.id).where(Node.group_id == group_id, Node.logical_id.in_(places)).ext(distinct_on(Node.logical_id))
-    ids = session.scalars(newest.order_by(Node.logical_id, Node.created_at.desc())).all()
+    ids = session.scalars(newest.order_by(Node.logical_id, _GAVE_WAY, Node.created_at.desc())).all()
     return list(session.scalars(locked(select(Node).where(Node.id.in_(ids)).order_by(Node.id))))
 
 

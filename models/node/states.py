@@ -64,6 +64,10 @@ NODE = Machine(
 
 ON_SUSPICION = "lost_on_suspicion"
 """The fact of a node that was given up without its provider's word."""
+STARTED_ANEW = "started_anew"
+"""The fact of a node that keeps when its provider was to start its host anew the last time."""
+GAVE_WAY = "gave_way"
+"""The fact of a node that was let go because another one has its place, too: of that place it says nothing any more."""
 
 
 class HostWord(StrEnum):

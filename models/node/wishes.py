@@ -16,10 +16,13 @@ from models.events import Level
 from models.ids import OperationId
 from models.move import wake
 from models.node.changes import record, settle_node, settle_unwanted
-from models.node.states import RESTARTING, SERVING, NodeState, Restart
+from models.node.states import GAVE_WAY, RESTARTING, SERVING, STARTED_ANEW, NodeState, Restart
 from models.node.table import Node
 from models.notify import NUDGE, notify_all, nudge
 from models.session import locked
+
+IS_REPAIR = "restart_is_repair"
+"""The fact of a node whose restart was asked for by no person; as long as it has not begun."""
 
 
 def request_reboot(
@@ -29,18 +32,20 @@ def request_reboot(
     why: str,
     drain: timedelta | None = None,
     is_forced: bool = True,
+    is_repair: bool = False,
     operation_id: OperationId | None = None,
     now: datetime,
 ) -> None:
     """Asks for a new start of a locked node's host. Its jobs leave first, within ``drain`` (None: the node's usual patience).
 
-    When they have not left in time they end with the reboot; unless ``is_forced``, the wish is dropped instead.
+    When they have not left in time they end with the reboot; unless ``is_forced``, the wish is dropped instead. ``is_repair``: nobody asked for it.
 
     Raises:
         InUse: a restart, a replacement or a move of the node is on its way.
         InTransition: the node does not serve.
     """
     _request_restart(session, node, Restart.REBOOT, drain=drain, is_forced=is_forced)
+    node.facts = {**node.facts, IS_REPAIR: True} if is_repair else node.facts
     node.operation_id = operation_id or node.operation_id
     record(session, node, "reboot requested", f"Reboot of {node.instance_id} was requested: {why}", now)
     wake(session, node, now=now)
@@ -118,6 +123,11 @@ def request_removal(session: Session, node: Node, *, why: str, now: datetime) ->
     nudge(session, Cluster.KIND, node.cluster_id)
 
 
+def settle_gave_way(node: Node) -> None:
+    """Another node has the place of the locked one, which is let go: what becomes of the place is the other's to say from now on."""
+    node.facts = {**node.facts, GAVE_WAY: True}
+
+
 def request_look(session: Session, cluster_id: str, *, now: datetime) -> None:
     """Asks that every node of a locked cluster is looked at: what its group declares, or who may repair it, may be new."""
     present = select(Node).where(Node.cluster_id == cluster_id, Node.state.not_in((NodeState.RELEASING, NodeState.GONE)))
@@ -155,7 +165,7 @@ def settle_restart(session: Session, node: Node, *, why: str, now: datetime) -> 
     is_reimage = node.restart is Restart.REIMAGE
     if is_reimage:
         _expect_image(node, node.restart_image)
-    node.starts += 1
+    _count_start(node, now)
     _drop_restart(node)
     settle_node(session, node, NodeState.UPDATING if is_reimage else NodeState.REBOOTING, why=why, now=now)
 
@@ -164,6 +174,16 @@ def settle_restart_dropped(session: Session, node: Node, *, why: str, now: datet
     """The node's jobs did not leave in time, and were not to be disturbed: it serves on."""
     _drop_restart(node)
     settle_node(session, node, NodeState.READY, why=why, now=now, level=Level.WARN)
+
+
+def settle_restart_called_off(session: Session, node: Node, *, why: str, now: datetime) -> None:
+    """Nobody wants the locked node's restart any more, and its provider has not been asked for it."""
+    _drop_restart(node)
+    if node.state is NodeState.DRAINING:
+        settle_node(session, node, NodeState.READY, why=why, now=now)
+    else:
+        record(session, node, "reboot called off", why, now)
+        wake(session, node, now=now)
 
 
 def settle_restarted(session: Session, node: Node, *, start: int, now: datetime) -> None:
@@ -181,7 +201,7 @@ def settle_moved(session: Session, node: Node, target: InstanceGroup, *, image: 
     nudge(session, Cluster.KIND, node.cluster_id)
     node.cluster_id, node.group_id, node.group_name = target.cluster_id, target.id, target.name
     node.move_to = None
-    node.starts += 1
+    _count_start(node, now)
     _expect_image(node, image)
     settle_node(session, node, NodeState.ATTACHING, why=why, now=now)
 
@@ -234,8 +254,14 @@ def _expect_image(node: Node, image: str | None) -> None:
     node.facts = {name: fact for name, fact in node.facts.items() if not name.startswith("lifecycle_")}
 
 
+def _count_start(node: Node, now: datetime) -> None:
+    node.starts += 1
+    node.facts = {**node.facts, STARTED_ANEW: now.isoformat()}
+
+
 def _drop_restart(node: Node) -> None:
     node.restart = None
     node.restart_image = None
     node.restart_drain_s = None
     node.restart_is_forced = True
+    node.facts = {name: fact for name, fact in node.facts.items() if name != IS_REPAIR}

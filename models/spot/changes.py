@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -60,30 +60,35 @@ class PolicyWish:
 def report_notice(session: Session, node: Node, told: Told, *, now: datetime) -> None:
     """The provider of a locked node takes it, or may: from this moment on an interruption keeps new work away, and tells what runs there to leave.
 
-    Told again, only another deadline is news. Notices are not locked here: their reconciler reads what it needs off the node.
+    Told again, only another deadline is news; of several sources that say so the earliest counts. Notices are not locked here: their reconciler
+    reads what it needs off the node.
     """
     if node.state is NodeState.GONE:
         return
     is_certain = told.kind is NoticeKind.INTERRUPTION
     deadline = told.deadline or (told.at + USUAL_NOTICE if is_certain else None)
     notice = queries.open_notice(session, node.id, told.kind) or _announce(session, node, told, deadline, now)
-    node.facts = {**node.facts, queries.TOLD: {**node.facts.get(queries.TOLD, {}), told.kind.value: notice.id}}
+    said = queries.said(node, notice) | {told.source: deadline}
+    _note_said(node, notice, said)
     if is_certain:
-        settle_leaving(session, node, by=deadline, why=notice.why, now=now)
+        settle_leaving(session, node, by=_earliest(said), why=notice.why, now=now)
     session.flush()
     nudge(session, Notice.KIND, notice.id)
     nudge(session, Cluster.KIND, node.cluster_id)
 
 
-def report_notice_over(session: Session, node: Node, kind: NoticeKind, *, now: datetime) -> None:
-    """It has been taken back: the locked node stays, unless somebody else has a reason for its leaving."""
+def report_notice_over(session: Session, node: Node, kind: NoticeKind, source: str, *, now: datetime) -> None:
+    """This source has taken it back: the locked node stays, unless another source says so still, or somebody else has a reason for its leaving."""
     notice = queries.open_notice(session, node.id, kind)
-    still = {name: told for name, told in node.facts.get(queries.TOLD, {}).items() if name != kind.value}
-    node.facts = {**node.facts, queries.TOLD: still}
-    session.flush()
     if notice is None:
         return
-    if node.is_wanted and node.leave_why == notice.why:
+    said = queries.said(node, notice)
+    said.pop(source, None)
+    _note_said(node, notice, said)
+    session.flush()
+    if node.leave_why == notice.why and said:
+        settle_leaving(session, node, by=_earliest(said), why=notice.why, now=now)
+    elif node.leave_why == notice.why and node.is_wanted:
         settle_staying(session, node, why=f"Taken back: {notice.why}", now=now)
     nudge(session, Notice.KIND, notice.id)
     nudge(session, Cluster.KIND, node.cluster_id)
@@ -103,8 +108,9 @@ def settle_left_for(session: Session, notice: Notice, node: Node, *, now: dateti
 
 
 def settle_notice(session: Session, notice: Notice, new: NoticeState, *, why: str, now: datetime) -> None:
-    """What became of it. Both rows are locked. Its deadline is the newest that was told."""
+    """What became of it. Both rows are locked. Its deadline is the newest that was told, and its sources are those that say so still."""
     node = session.get_one(Node, notice.node_id)
+    notice.source = ", ".join(sorted(queries.said(node, notice))) or notice.source
     if node.leave_why == notice.why:
         notice.deadline = node.leave_by
     move(session, NOTICE, notice, new, now=now)
@@ -122,6 +128,21 @@ def settle_taken(session: Session, node: Node, *, why: str, now: datetime) -> No
     record(session, node, "release requested", why, now)
     wake(session, node, now=now)
     nudge(session, Cluster.KIND, node.cluster_id)
+
+
+def _note_said(node: Node, notice: Notice, said: Mapping[str, datetime | None]) -> None:
+    """Who says so; of a notice that nobody stands by any more nothing is kept."""
+    told, by_source = ({**node.facts.get(name, {})} for name in (queries.TOLD, queries.SAID))
+    told.pop(notice.kind.value, None)
+    by_source.pop(notice.kind.value, None)
+    if said:
+        told[notice.kind.value] = notice.id
+        by_source[notice.kind.value] = {source: at and at.isoformat() for source, at in said.items()}
+    node.facts = {**node.facts, queries.TOLD: told, queries.SAID: by_source}
+
+
+def _earliest(said: Mapping[str, datetime | None]) -> datetime | None:
+    return min((at for at in said.values() if at is not None), default=None)
 
 
 def _announce(session: Session, node: Node, told: Told, deadline: datetime | None, now: datetime) -> Notice:
@@ -211,15 +232,18 @@ def _tell(
 
 
 def report_prices(session: Session, points: Iterable[Point]) -> int:
-    """Adds to the series what is not in it yet; returns how much that was. A price that is known keeps its value: bills that were told stay true."""
+    """Adds to the series what is not in it yet; returns how much that was. A price that is known keeps its value: bills that were told stay true.
+
+    A first look back over many types and zones may bring more prices than one statement can carry: they go in pages.
+    """
     rows = [
         {"market": one.market, "instance_type": one.instance_type, "zone": one.zone, "at": one.at, "per_hour": one.per_hour}
         for one in sorted(points, key=lambda one: (one.at, one.market, one.instance_type, one.zone))
     ]
     if not rows:
         return 0
-    added = insert(Price).values(rows).on_conflict_do_nothing().returning(Price.id)
-    return len(session.scalars(added).all())
+    added = insert(Price).on_conflict_do_nothing().returning(Price.id)
+    return len(session.scalars(added, rows).all())
 
 
 def settle_rate(session: Session, instance_type: str, zone: str, found: Observed, *, now: datetime) -> None:

@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session
 
 from models.cluster.states import GroupState
-from models.cluster.table import InstanceGroup
+from models.cluster.table import Cluster, InstanceGroup
 from models.ids import NodeId
 from models.job.table import Job, JobProcess
 from models.node.states import CapacityType, NodeState
@@ -22,6 +22,8 @@ from models.spot.table import InterruptionRate, Notice, Price, SpotLoan, SpotPol
 
 TOLD = "notices"
 """The fact of a node that names the notice of each kind which its agent tells of now."""
+SAID = "notices_said"
+"""The fact of a node that has, for each kind, who says so: the deadline by source. The end of an injected notice is no end of the provider's own."""
 
 
 def open_notice(session: Session, node_id: str, kind: NoticeKind) -> Notice | None:
@@ -142,6 +144,12 @@ def launched(
     return list(session.scalars(wanted.order_by(Node.id).execution_options(**{ACROSS_TEAMS: True})))
 
 
+def zones(session: Session, cluster_ids: Collection[str]) -> dict[str, str]:
+    """Where these clusters are. For sums, so of every team: a job may have run on a cluster that its team does not see, or sees no more."""
+    wanted = select(Cluster).where(Cluster.id.in_(cluster_ids)).execution_options(**{ACROSS_TEAMS: True})
+    return {row.id: row.zone for row in session.scalars(wanted)}
+
+
 def on_nodes(session: Session, node_ids: Collection[str]) -> list[JobProcess]:
     """Every process that these nodes ever had. For sums, so of every team."""
     wanted = select(JobProcess).where(JobProcess.node_id.in_(node_ids))
@@ -201,3 +209,13 @@ def was_reclaimed(node: Node) -> bool:
 def is_told(node: Node, notice: Notice) -> bool:
     """Whether its agent still says so."""
     return bool(node.facts.get(TOLD, {}).get(notice.kind.value) == notice.id)
+
+
+def said(node: Node, notice: Notice) -> dict[str, datetime | None]:
+    """Which sources say so now, and by when each of them says that it happens."""
+    if not is_told(node, notice):
+        return {}
+    by_source = node.facts.get(SAID, {}).get(notice.kind.value)
+    if by_source is None:
+        return {notice.source: notice.deadline}
+    return {source: None if at is None else datetime.fromisoformat(at) for source, at in by_source.items()}

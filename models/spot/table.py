@@ -18,7 +18,8 @@ from models.spot.states import NoticeKind, NoticeState
 class Notice(Leased, Versioned, Timed, Base):
     """What the provider has said of a node. One open notice of a kind and node.
 
-    ``why`` is what the node's ``leave_why`` says for its sake. ``deadline`` None: there is no certain one. ``source`` is how it came to be known.
+    ``why`` is what the node's ``leave_why`` says for its sake. ``deadline`` None: there is no certain one. ``source`` is how it came to be known,
+    of several ways all of them.
     """
 
     __tablename__ = "spot_notice"

@@ -94,6 +94,28 @@ def test_an_xid_is_written_into_the_kernel_log_of_simulated_accelerators_once(tm
     assert ": 74, " in line
 
 
+def test_faults_that_are_over_do_not_pile_up_and_one_that_lasts_is_never_forgotten(tmp_path):
+    async def scene() -> None:
+        node = Node(tmp_path)
+        await node.faults.hear(Fault("lasting", "partition"))
+        os.utime(tmp_path / "faults" / "lasting.json", (1.0, 1.0))
+        for number in range(400):
+            await node.faults.hear(Fault(f"f-{number}", "spot-notice", is_over=True))
+            os.utime(tmp_path / "faults" / f"f-{number}.json", (1_000.0 + number, 1_000.0 + number))
+        assert node.outcomes == ["holding"] + ["ended"] * 400
+        again = Node(tmp_path)
+        again.faults.resume()
+        assert again.network.is_cut
+        again.reports.clear()
+        await again.faults.hear(Fault("f-399", "spot-notice"))
+        assert (again.outcomes, again.notices) == (["ended"], [])
+
+    play(scene())
+    left = {path.stem for path in (tmp_path / "faults").glob("*.json")}
+    assert left == {"lasting", *(f"f-{number}" for number in range(401 - len(left), 400))}
+    assert 1 < len(left) < 400
+
+
 @pytest.mark.parametrize("said", [{}, {"EVERSTEP_ACCELERATORS": "nvml"}, {"EVERSTEP_ACCELERATORS": "simulated:neuron"}])
 def test_an_xid_misses_a_node_without_simulated_accelerators_and_says_which_variable_gives_some(tmp_path, said):
     node = Node(tmp_path, **said)

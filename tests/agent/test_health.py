@@ -14,12 +14,14 @@ from typing import Any
 
 import pytest
 
+from agent.accelerators.nvml import DIAGNOSES
 from agent.health import links, stress
-from agent.health.examiner import Examiner
+from agent.health.examiner import DIAGNOSIS_S, Examiner
 from agent.health.limits import Limits
 from agent.settings import SettingsError
 from everstep.examination import Check, HealthReport, Peer, Team, Verdict
 from everstep.protocol import Report
+from workers.plans import health
 
 ROOT = Path(__file__).parents[2]
 QUICK = {
@@ -178,6 +180,25 @@ def test_a_partner_that_never_comes_is_a_failure_within_the_limit(tmp_path):
 def test_what_was_found_is_told_again_without_burning_again(tmp_path):
     first = examine(tmp_path, "InstanceStress")
     assert examine(tmp_path, "InstanceStress", EVERSTEP_HEALTH_STRESS_S="60") == first
+
+
+def test_what_was_found_is_kept_for_the_newest_examinations_alone(tmp_path):
+    async def scenario() -> None:
+        node = examiner(tmp_path, [])
+        for number in range(100):
+            await node.hear(Check(f"c{number}", ("Unknown",)))
+            moment = 1_000.0 + number
+            os.utime(tmp_path / "health" / f"c{number}.json", (moment, moment))
+
+    asyncio.run(scenario())
+    left = {path.stem for path in (tmp_path / "health").glob("*.json")}
+    assert left == {f"c{number}" for number in range(100 - len(left), 100)}
+    assert 1 < len(left) < 100
+
+
+def test_a_diagnosis_of_any_level_ends_before_the_examiner_and_that_before_the_control_planes_patience():
+    longest_s = max(DIAGNOSES.values()) + 60.0
+    assert longest_s <= DIAGNOSIS_S < health._ANSWER.total_seconds()
 
 
 def test_the_child_that_burns_ends_with_the_agent_that_asked_for_it(tmp_path):

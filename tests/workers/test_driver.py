@@ -19,6 +19,7 @@ from tests import rows
 from tests.workers.small_plane import TestClock
 from workers.driver import Driver, pause
 from workers.plans.decision import Decision
+from workers.providers.base import Throttled
 
 
 @dataclass
@@ -112,6 +113,21 @@ def test_a_row_that_does_not_exist_is_nothing_to_do(make):
     driver, probe = make()
     driver.reconcile("cluster", "none")
     assert probe.calls == []
+
+
+@pytest.mark.parametrize("said_s", [45, None])
+def test_a_row_whose_provider_was_asked_too_often_rests_for_as_long_as_that_says(make, row, cluster_id, clock, said_s):
+    throttled = Throttled("asked too often", None if said_s is None else timedelta(seconds=said_s))
+
+    def fail():
+        raise throttled
+
+    driver, _ = make(during=fail, ACTS_OUTSIDE=True)
+    for _ in range(2):
+        driver.reconcile("cluster", cluster_id)
+        assert row().reconcile_at == clock.now() + throttled.rest
+        clock.at += throttled.rest
+    assert throttled.rest == timedelta(seconds=said_s or 10)
 
 
 @pytest.mark.parametrize("is_outside", [False, True])

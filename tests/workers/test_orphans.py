@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import NoReturn
 
 from models.notify import NUDGE
 from tests.workers.providers.contract import spec
 from tests.workers.small_plane import SmallPlane
 from workers import orphans
 from workers.plane import Plane
-from workers.providers.base import HostRef, HostSeen
+from workers.providers.base import HostRef, HostSeen, Throttled
 from workers.providers.simulated import SimulatedProvider
 
 
@@ -70,3 +71,33 @@ def test_a_host_whose_launch_has_not_been_noted_is_left_to_its_node(sessions, li
     provider.launch(spec(node.id))
     assert orphans.release(Plane(plane.sessions, plane.clock, plane.driver, provider)) == 0
     assert [host.claim for host in provider.hosts()] == [node.id]
+
+
+@dataclass
+class BusyProvider(SimulatedProvider):
+    """Asked to release, or to list if ``lists_nothing``, it wants to be left alone."""
+
+    lists_nothing: bool = False
+    asked: int = 0
+
+    def hosts(self) -> tuple[HostSeen, ...]:
+        return self._busy() if self.lists_nothing else super().hosts()
+
+    def release(self, ref: HostRef) -> None:  # noqa: ARG002  (a port)
+        self._busy()
+
+    def _busy(self) -> NoReturn:
+        self.asked += 1
+        message = "asked too often"
+        raise Throttled(message)
+
+
+def test_a_round_ends_as_soon_as_the_provider_wants_to_be_left_alone(plane):
+    provider = BusyProvider()
+    here = Plane(plane.sessions, plane.clock, plane.driver, provider)
+    for claim in ("first", "second"):
+        provider.launch(spec(claim))
+    orphans.release(here)
+    assert provider.asked == 1
+    provider.lists_nothing = True
+    assert orphans.release(here) == 0

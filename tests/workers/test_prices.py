@@ -10,6 +10,8 @@ import pytest
 
 from models.node.states import CapacityType
 from models.session import unit_of_work
+from models.spot.changes import report_prices
+from models.spot.ledger import Point
 from models.spot.table import Price
 from tests import rows
 from tests.workers.small_plane import TestClock
@@ -83,6 +85,16 @@ def test_a_price_that_was_told_stays_what_it_was(sessions, spot_cluster):
     source.trace = [SpotPrice(one.instance_type, one.zone, one.at, one.per_hour * 2) for one in source.trace]
     prices.collect(sessions, TestClock(), source)
     assert series(sessions) == before
+
+
+def test_more_prices_than_one_statement_can_carry_are_added_all_and_once(sessions):
+    """Postgres takes 65,535 parameters a statement; a price has five."""
+    begin = rows.NOW - timedelta(days=14)
+    points = [Point(CapacityType.SPOT, C5, "us-east-1a", begin + n * timedelta(minutes=1), Decimal("0.05")) for n in range(13_108)]
+    with unit_of_work(sessions) as session:
+        assert report_prices(session, points[:5]) == 5
+        assert report_prices(session, points) == len(points) - 5
+        assert report_prices(session, points[-5:]) == 0
 
 
 def test_list_prices_hold_from_ever_and_a_new_one_from_when_it_was_seen(sessions, spot_cluster):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -108,7 +109,7 @@ class Connection:
             self.node.beats += 1
             try:
                 answer = _read(await self._post("/beat", Beat(self.node.boot, self.node.beats).to_wire()))
-                interval_s = float(answer["next_s"])
+                interval_s = _next_s(answer)
             except (Unreachable, Rejected):
                 tries += 1
                 pause_s = _pause_s(tries, self.dice)
@@ -190,11 +191,27 @@ def _pause_s(tries: int, dice: random.Random) -> float:
 def _read(answer: Answer) -> dict[str, Any]:
     if answer.status != OK:
         _refuse(answer)
-    return dict(answer.json())
+    try:
+        return answer.json()
+    except ValueError as error:
+        message = f"the control plane {error}"
+        raise Unreachable(message) from error
+
+
+def _next_s(answer: dict[str, Any]) -> float:
+    told = answer.get("next_s")
+    if not isinstance(told, int | float) or isinstance(told, bool) or not 0 < told < math.inf:
+        message = f"the control plane's answer to a beat has {told!r} as next_s, which must be a number of seconds above 0"
+        raise Unreachable(message)
+    return float(told)
 
 
 def _refuse(answer: Answer) -> None:
-    problem = answer.json()
+    """The status decides. A body that says nothing, as one of a proxy's may, costs no more than its words."""
+    try:
+        problem = answer.json()
+    except ValueError as error:
+        problem = {"detail": str(error)}
     detail = f"{answer.status} {problem.get('detail', '')}"
     match answer.status:
         case HTTPStatus.UNAUTHORIZED | HTTPStatus.CONFLICT:

@@ -83,11 +83,22 @@ class Door:
             return 404, _error(f"no such verb; there are: {', '.join(_VERBS)}")
         self._fleet.timeline.advance()
         try:
-            return 200, {"answer": verb(self._fleet, json.loads(body or b"{}"))}
+            return 200, {"answer": verb(self._fleet, _object(body))}
         except ProviderError as error:
             return 409, {"error": wire.error_to_wire(error)}
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             return 400, _error(f"{path.strip('/')}: {type(error).__name__}: {error}")
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        told = json.loads(body or b"{}")
+    except (ValueError, RecursionError):
+        told = None
+    if not isinstance(told, dict):
+        message = "the body must be a JSON object"
+        raise ValueError(message)  # noqa: TRY004  (what is wrong is the text)
+    return told
 
 
 def _error(message: str) -> dict[str, Any]:

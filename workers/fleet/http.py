@@ -29,12 +29,16 @@ class Answer:
     status: int
     body: bytes
 
-    def json(self) -> Any:
-        """What the body says; an empty object if it is no JSON."""
+    def json(self) -> dict[str, Any]:
+        """The object that the body is. Raises ValueError, in words: it is none."""
         try:
-            return json.loads(self.body)
-        except ValueError:
-            return {}
+            told = json.loads(self.body)
+        except (ValueError, RecursionError):
+            told = None
+        if not isinstance(told, dict):
+            message = f"answered {self.status} with a body of {len(self.body)} bytes that is no JSON object"
+            raise ValueError(message)  # noqa: TRY004  (what is wrong is the text)
+        return told
 
 
 @dataclass(eq=False)

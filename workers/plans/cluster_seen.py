@@ -24,6 +24,8 @@ class NodeSeen:
     is_busy: bool = False
     was_lost: bool = False
     is_replaced_on_request: bool = False
+    gave_way: bool = False
+    """Let go while another node had its place: of that place it says nothing any more."""
     is_leaving: bool = False
     """On its way to another group, or lost on that way: its place here has gone with it."""
     is_replacement: bool = False
@@ -135,7 +137,7 @@ class GroupSeen:
     def vacancies(self) -> tuple[NodeSeen, ...]:
         """The nodes that are lost, or taken, and whose places nobody fills; those first that were lost first."""
         newest: dict[LogicalId, NodeSeen] = {}
-        for node in sorted(self.nodes, key=lambda node: (node.created_at, node.id)):
+        for node in sorted(self.nodes, key=lambda node: (not node.gave_way, node.created_at, node.id)):
             newest[node.place] = node
         gone = [node for node in newest.values() if not node.fills_its_place and not node.is_leaving]
         lost = [node for node in gone if node.was_lost or (node.is_taken and node.is_wanted)]
@@ -175,8 +177,11 @@ class WantNode:
 
 @dataclass(frozen=True)
 class LetGo:
+    """``gives_way``: another node that stays has its place, too."""
+
     node: NodeId
     why: str
+    gives_way: bool = False
 
 
 @dataclass(frozen=True)

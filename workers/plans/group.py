@@ -41,7 +41,7 @@ def converge(seen: ClusterSeen, group: GroupSeen, now: datetime) -> list[Action]
         return []
     missing = group.wants - len(group.filling) - group.incoming
     if missing < 0:
-        return [LetGo(node.id, f"The group scales down to {group.wants}.") for node in _surplus(group, -missing)]
+        return _scale_down(group, -missing)
     actions = _put_off(group, now) if group.priced_out else _try_other_types(group)
     wanted = [_refill(group, vacancy) for vacancy in group.vacancies[:missing] if not _is_left_alone(seen, group, vacancy)]
     new = WantNode(group.id, None, 0, f"The group wants {group.wants} nodes.")
@@ -149,6 +149,14 @@ def _pause(failures: int) -> timedelta:
     if failures == 0:
         return timedelta(0)
     return min(_LONGEST_RETRY, _FIRST_RETRY * (1 << min(failures - 1, 12)))
+
+
+def _scale_down(group: GroupSeen, count: int) -> list[Action]:
+    """A node that its provider does not take after all shares its place with the one that was to come instead: one of them gives way."""
+    going = _surplus(group, count)
+    staying = {node.place for node in group.nodes if node.is_wanted and not node.is_leaving and node not in going}
+    why = f"The group scales down to {group.wants}."
+    return [LetGo(node.id, why, gives_way=node.place in staying) for node in going]
 
 
 def _surplus(group: GroupSeen, count: int) -> list[NodeSeen]:

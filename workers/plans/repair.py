@@ -7,18 +7,33 @@ repair, labels and taints stay, nothing is locked, and people are told again and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from enum import StrEnum
 
 from models.condition.states import OPEN, REAL, ConditionState, FaultClass, Repair, Source
-from models.ids import ConditionId
-from models.node.labels import Worn, dressed
+from models.node.labels import DEEP_CHECK, Worn, dressed
 from models.node.states import SERVING, NodeState, Schedulability
 from workers.plans import brake
-from workers.plans.brake import Brake, HoldRepairs
+from workers.plans.brake import HoldRepairs
 from workers.plans.decision import Decision, soonest
+from workers.plans.repair_seen import (
+    Action,
+    CallOff,
+    Conclude,
+    ConditionSeen,
+    Dress,
+    HealthSeen,
+    Leave,
+    Mark,
+    Policy,
+    Reboot,
+    Remind,
+    Replace,
+    RestartProcess,
+    Stay,
+    Unknown,
+)
 
 LEAVES = "Its host is to be repaired: "
 """How the reason begins for which we have a node's work leave."""
@@ -28,139 +43,6 @@ _COUNTING = (*SERVING, NodeState.DRAINING, NodeState.DETACHING)
 """The states in which a node's devices are all expected to be there."""
 _AT_ONCE = frozenset({"xid:79"})
 """The device has fallen off the bus: nothing that runs there can still save."""
-
-
-class Unknown(StrEnum):
-    """What is done about a code that no table knows."""
-
-    LABEL = "label"
-    REBOOT = "reboot"
-    IGNORE = "ignore-with-event"
-
-
-@dataclass(frozen=True)
-class Policy:
-    """``window``: the same fault again within it, after a reboot, calls for another host. ``suspect``: a sign that lasts so long is believed.
-
-    ``drain``: how long work has to leave a host that still works. ``quarantine``: for how long a node is kept from work because of a code that
-    nobody knows. ``remind``: how often people are told of a node that waits for them.
-    """
-
-    unknown: Unknown = Unknown.LABEL
-    window: timedelta = timedelta(hours=24)
-    suspect: timedelta = timedelta(seconds=5)
-    drain: timedelta = timedelta(minutes=2)
-    quarantine: timedelta = timedelta(hours=1)
-    remind: timedelta = timedelta(minutes=30)
-    limits: brake.Limits = field(default_factory=brake.Limits)
-
-
-@dataclass(frozen=True)
-class ConditionSeen:
-    """``reboots``: how often the same place was rebooted for the same fault within the window. ``start``: the host's start at which it was seen."""
-
-    id: ConditionId
-    state: ConditionState
-    state_since: datetime
-    fault_class: FaultClass
-    code: str
-    told_at: datetime
-    source: Source = Source.AGENT
-    type: str = ""
-    reason: str = ""
-    seen: int = 1
-    start: int = 0
-    reboots: int = 0
-
-
-@dataclass(frozen=True)
-class HealthSeen:
-    """``is_free``: no restart and no move is under way. ``shown``: why the node shows as Unschedulable whatever its conditions say."""
-
-    state: NodeState
-    schedulability: Schedulability = Schedulability.SCHEDULABLE
-    conditions: tuple[ConditionSeen, ...] = ()
-    is_wanted: bool = True
-    is_free: bool = True
-    is_busy: bool = False
-    starts: int = 0
-    leave_by: datetime | None = None
-    leave_why: str | None = None
-    is_recovered: bool = True
-    """Whether the cluster lets us repair (NodeRecovery Automatic)."""
-    brake: Brake = brake.OPEN
-    worn: Worn = field(default_factory=Worn)
-    declared: Worn = field(default_factory=Worn)
-    declared_before: Worn = field(default_factory=Worn)
-    deep_check: Mapping[str, str] = field(default_factory=dict)
-    """The label of its deep health checks, if there is one. A node that is examined, or failed, takes no work."""
-    is_kept_from_work: bool = False
-    replaced: int = 0
-    """How many hosts before this one were replaced at its place within the window, because of what was the matter with them."""
-    policy: Policy = field(default_factory=Policy)
-
-
-@dataclass(frozen=True)
-class Conclude:
-    """A condition's new state. ``repair`` is what was decided, if it was now."""
-
-    condition: ConditionId
-    new: ConditionState
-    why: str
-    repair: Repair | None = None
-
-
-@dataclass(frozen=True)
-class RestartProcess:
-    """The process that it struck starts anew."""
-
-    condition: ConditionId
-    why: str
-
-
-@dataclass(frozen=True)
-class Mark:
-    schedulability: Schedulability
-    why: str
-
-
-@dataclass(frozen=True)
-class Leave:
-    by: datetime
-    why: str
-
-
-@dataclass(frozen=True)
-class Stay:
-    why: str
-
-
-@dataclass(frozen=True)
-class Reboot:
-    why: str
-
-
-@dataclass(frozen=True)
-class Replace:
-    """``failures``: how many hosts in a row have come to nothing at this place. The next one is waited for the longer."""
-
-    why: str
-    failures: int = 0
-
-
-@dataclass(frozen=True)
-class Remind:
-    condition: ConditionId
-    why: str
-
-
-@dataclass(frozen=True)
-class Dress:
-    worn: Worn
-    why: str
-
-
-Action = Conclude | RestartProcess | Mark | Leave | Stay | Reboot | Replace | HoldRepairs | Remind | Dress
 
 
 def plan(seen: HealthSeen, now: datetime) -> Decision[Action]:
@@ -174,7 +56,7 @@ def plan(seen: HealthSeen, now: datetime) -> Decision[Action]:
     if is_braked and seen.is_recovered and seen.brake.is_new:
         actions.append(HoldRepairs(str(seen.brake.why)))
     repairs, again = _repair(seen, after, verdicts, now)
-    actions += [*_mark(seen, after, verdicts), *repairs, *_stay(seen, after)]
+    actions += [*_mark(seen, after, verdicts), *repairs, *_stay(seen, after), *_call_off(seen)]
     actions += _dress(seen, after, _schedulability(after, verdicts))
     return Decision(tuple(actions), soonest(again, *(verdict.again_in for verdict in verdicts)))
 
@@ -184,14 +66,23 @@ def repair_of(condition: ConditionSeen, policy: Policy) -> Repair:
     match condition.fault_class:
         case FaultClass.APPLICATION:
             return Repair.NOTHING
-        case FaultClass.TRANSIENT:
+        case FaultClass.TRANSIENT if times(condition.struck, policy.burst) < policy.transients:
             return Repair.PROCESS
         case FaultClass.REPLACE:
             return Repair.REPLACE
-        case FaultClass.REBOOT:
+        case FaultClass.REBOOT | FaultClass.TRANSIENT:
             return Repair.REPLACE if condition.reboots and condition.source is not Source.OPERATOR else Repair.REBOOT
     by_policy = {Unknown.LABEL: Repair.LABEL, Unknown.REBOOT: Repair.REBOOT, Unknown.IGNORE: Repair.NOTHING}[policy.unknown]
     return Repair.REPLACE if by_policy is Repair.REBOOT and condition.reboots else by_policy
+
+
+def times(struck: Iterable[datetime], burst: timedelta) -> int:
+    """How often something happened: what follows within a burst of what was counted is the same once more."""
+    count, last = 0, None
+    for at in sorted(struck):
+        if last is None or at - last >= burst:
+            count, last = count + 1, at
+    return count
 
 
 # --------------------------------------------------------------------------------------------------- each condition
@@ -217,7 +108,10 @@ def _judge(seen: HealthSeen, condition: ConditionSeen, now: datetime) -> _Verdic
         return _Verdict(condition, _pass(condition, repair), repair)
     if repair is Repair.LABEL:
         return _watch(seen, condition, now)
-    return _begin(seen, condition, repair, now)
+    begun = _begin(seen, condition, repair, now)
+    if condition.fault_class is not FaultClass.TRANSIENT or condition.state is not ConditionState.CONFIRMED:
+        return begun
+    return replace(begun, actions=(RestartProcess(condition.id, _struck(condition)), *begun.actions))
 
 
 def _confirm(seen: HealthSeen, condition: ConditionSeen, now: datetime) -> _Verdict:
@@ -242,7 +136,7 @@ def _is_cured(seen: HealthSeen, condition: ConditionSeen) -> bool:
 
 def _pass(condition: ConditionSeen, repair: Repair) -> tuple[Action, ...]:
     if repair is Repair.PROCESS:
-        why = f"{condition.type} ({condition.code}): the process that it struck starts anew; the node is as good as before."
+        why = f"{_struck(condition)}; the node is as good as before."
         return (RestartProcess(condition.id, why), Conclude(condition.id, ConditionState.RESOLVED, why, repair))
     why = (
         "It is the program's own doing: the node is as good as before."
@@ -250,6 +144,10 @@ def _pass(condition: ConditionSeen, repair: Repair) -> tuple[Action, ...]:
         else "Nobody knows this code, and the policy says to tell it and no more."
     )
     return (Conclude(condition.id, ConditionState.RESOLVED, why, repair),)
+
+
+def _struck(condition: ConditionSeen) -> str:
+    return f"{condition.type} ({condition.code}): the process that it struck starts anew"
 
 
 def _watch(seen: HealthSeen, condition: ConditionSeen, now: datetime) -> _Verdict:
@@ -262,14 +160,15 @@ def _watch(seen: HealthSeen, condition: ConditionSeen, now: datetime) -> _Verdic
 
 
 def _begin(seen: HealthSeen, condition: ConditionSeen, repair: Repair, now: datetime) -> _Verdict:
-    if not seen.is_wanted or condition.state is ConditionState.REPAIRING:
+    is_begun = condition.state is ConditionState.REPAIRING
+    if not seen.is_wanted or (is_begun and (seen.is_recovered or condition.start < seen.starts)):
         return _Verdict(condition, repair=repair)
     held = _held(seen, condition, repair)
     if held is None:
-        why = f"{repair.capitalize()} begins{_again(condition, repair)}."
+        why = f"{repair.capitalize()} begins{_again(seen, condition, repair)}."
         return _Verdict(condition, (Conclude(condition.id, ConditionState.REPAIRING, why, repair),), repair)
     again = seen.policy.remind if not seen.is_recovered else brake.LOOK_AGAIN
-    if condition.state is ConditionState.CONFIRMED:
+    if condition.state is not ConditionState.HELD:
         return _Verdict(condition, (Conclude(condition.id, ConditionState.HELD, held, repair),), repair, again)
     rest = condition.told_at + seen.policy.remind - now
     reminder = (Remind(condition.id, held),) if rest <= timedelta(0) else ()
@@ -284,9 +183,11 @@ def _held(seen: HealthSeen, condition: ConditionSeen, repair: Repair) -> str | N
     return None if condition.source is Source.OPERATOR else seen.brake.why
 
 
-def _again(condition: ConditionSeen, repair: Repair) -> str:
+def _again(seen: HealthSeen, condition: ConditionSeen, repair: Repair) -> str:
     if repair is Repair.REPLACE and condition.fault_class is not FaultClass.REPLACE:
         return ": a reboot did not cure it, for the same came again"
+    if condition.fault_class is FaultClass.TRANSIENT:
+        return f": the same device has had it {times(condition.struck, seen.policy.burst)} times"
     return ""
 
 
@@ -360,6 +261,13 @@ def _stay(seen: HealthSeen, after: tuple[ConditionSeen, ...]) -> list[Action]:
     return [Stay("Its repair is over.")] if is_ours and not is_needed and seen.is_wanted else []
 
 
+def _call_off(seen: HealthSeen) -> list[Action]:
+    """Somebody has switched node recovery off before the reboot began: what is done from now on is for people to ask."""
+    return (
+        [] if seen.is_recovered or not seen.has_reboot_to_call_off or not seen.is_wanted else [CallOff("NodeRecovery is None now.")]
+    )
+
+
 def _dress(seen: HealthSeen, after: tuple[ConditionSeen, ...], schedulability: Schedulability) -> list[Action]:
     shown = schedulability
     if shown is Schedulability.SCHEDULABLE and seen.is_kept_from_work:
@@ -372,7 +280,7 @@ def _dress(seen: HealthSeen, after: tuple[ConditionSeen, ...], schedulability: S
         types=[condition.type for condition in real],
         reasons=[condition.reason for condition in real],
         declared=Worn({**seen.declared.labels, **seen.deep_check}, seen.declared.taints),
-        declared_before=seen.declared_before,
+        declared_before=Worn({**seen.declared_before.labels, DEEP_CHECK: ""}, seen.declared_before.taints),
     )
     is_same = dict(wanted.labels) == dict(seen.worn.labels) and list(wanted.taints) == [dict(taint) for taint in seen.worn.taints]
     is_known = seen.declared == seen.declared_before

@@ -16,6 +16,9 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Protocol
 
+_USUAL_REST = timedelta(seconds=10)
+"""For a provider that does not say for how long it wants to be left alone."""
+
 
 class ProviderError(Exception):
     """The provider could not do it now; asking again later may help."""
@@ -26,11 +29,18 @@ class NoCapacity(ProviderError):
 
 
 class Throttled(ProviderError):
-    """Too much has been asked; ``after`` is how long to wait before anything is asked again, None if the provider does not say."""
+    """Too much has been asked; ``after`` is how long to wait before anything is asked again, None if the provider does not say.
+
+    ``rest`` is for how long whoever asked leaves it alone; the worker's loop sees to that, whichever call it was.
+    """
 
     def __init__(self, message: str, after: timedelta | None = None) -> None:
         super().__init__(message)
         self.after = after
+
+    @property
+    def rest(self) -> timedelta:
+        return _USUAL_REST if self.after is None else self.after
 
 
 class Refused(ProviderError):

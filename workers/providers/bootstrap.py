@@ -2,19 +2,26 @@
 
 It needs a POSIX shell and Python 3.11. It writes ``node_setup`` and what that is told into the directory, and runs it. The token goes to a
 file that its owner alone can read; it is on no command line, so no list of processes shows it.
+
+The bundle may come over a line that others can write to. What it must be is told on a way that they cannot: in the script itself, if that comes
+over SSH and is made anew each time; else by the provider in the instance's metadata, because user data stay as they are while releases change.
 """
 
 from __future__ import annotations
 
 import json
 import shlex
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from workers.providers.base import HostSpec, ProviderError
+
 DIRECTORY = "/var/lib/everstep"
 METADATA_URL = "http://169.254.169.254"
 """Where an instance of EC2 asks about itself."""
+_BUNDLE_S = 10.0
 _PROGRAM = Path(__file__).with_name("node_setup.py")
 _END = "EVERSTEP_END_OF_FILE"
 _SCRIPT = """#!/bin/sh
@@ -56,20 +63,21 @@ def bootstrap_script(
     service: str = "auto",
     metadata_url: str | None = None,
     start_tag: str | None = None,
+    bundle_tag: str | None = None,
     starts: bool = True,
     patience_s: float = 600.0,
 ) -> str:
     """The script, as text.
 
     The host shows ``boot_token`` (None: ``<directory>/token`` is there already) with ``claim`` when it asks for the bundle, for ``patience_s``
-    seconds; ``sha256`` is the bundle's, if it came on a better way than that does. ``environ`` is what the agent is told besides, also its id and
+    seconds; ``sha256`` is the bundle's, or the tag ``bundle_tag`` in the metadata has it. ``environ`` is what the agent is told besides, also its id and
     address unless ``metadata_url`` (``METADATA_URL``) knows them, and the number of its start unless the tag ``start_tag`` in the metadata does.
     ``directory`` is absolute, and the node's alone. ``service`` is ``systemd``, ``none``, or ``auto``: systemd where it runs and we are root.
     With ``starts`` False the start is left to the next boot.
     """
     told: dict[str, Any] = {"api_url": api_url, "claim": claim, "directory": directory, "environ": dict(environ)}
     told |= {"sha256": sha256, "service": service, "metadata_url": metadata_url}
-    told |= {"start_tag": start_tag, "starts": starts, "patience_s": patience_s}
+    told |= {"start_tag": start_tag, "bundle_tag": bundle_tag, "starts": starts, "patience_s": patience_s}
     return _SCRIPT.format(
         directory=shlex.quote(directory),
         python=shlex.quote(python),
@@ -78,6 +86,18 @@ def bootstrap_script(
         program=_PROGRAM.read_text().rstrip("\n"),
         end=_END,
     )
+
+
+def bundle_checksum(api_url: str, spec: HostSpec) -> str:
+    """SHA-256 of the bundle as the control plane serves it now, in hex. Raises ProviderError."""
+    shown = {"Authorization": f"Bearer {spec.boot_token}", "Everstep-Claim": spec.claim}
+    request = urllib.request.Request(f"{api_url.rstrip('/')}/agent/v1/bundle", headers=shown, method="HEAD")
+    try:
+        with urllib.request.urlopen(request, timeout=_BUNDLE_S) as answer:
+            return str(answer.headers["Everstep-Bundle-Sha256"])
+    except OSError as error:
+        message = f"{request.full_url} does not tell the bundle's checksum: {error}"
+        raise ProviderError(message) from error
 
 
 def _token(boot_token: str | None) -> str:

@@ -32,7 +32,7 @@ from workers.providers.ec2_calls import Calls
 from workers.providers.ec2_errors import SHORT_EVERYWHERE, Mismatch, Short
 from workers.providers.ec2_lore import Lore
 from workers.providers.ec2_options import Ec2Options
-from workers.providers.ec2_requests import CLAIM, GOING, IMAGE, START, STARTED
+from workers.providers.ec2_requests import BUNDLE, CLAIM, GOING, IMAGE, START, STARTED
 from workers.providers.ec2_shortages import Pool, Shortages
 from workers.providers.ec2_turns import Turns
 
@@ -42,11 +42,15 @@ _NOT_OFFERED = "Unsupported"
 
 @dataclass(frozen=True)
 class Ec2Provider:
-    """``user_data`` is what an instance does when it first starts: it installs the agent and hands it the boot token."""
+    """``user_data`` is what an instance does when it first starts: it installs the agent and hands it the boot token.
+
+    ``checksum`` is the SHA-256 of the bundle that it is to install, told to it by a tag; None: it takes what it is given.
+    """
 
     calls: Calls
     options: Ec2Options
     user_data: Callable[[HostSpec], bytes]
+    checksum: Callable[[HostSpec], str | None] = field(default=lambda _: None)
     clock: Callable[[], float] = time.monotonic
     page_size: int = _PAGE
     shortages: Shortages = field(default_factory=lambda: Shortages(time.monotonic))
@@ -153,7 +157,9 @@ class Ec2Provider:
         processor = None
         if spec.threads_per_core is not None:
             processor = self.lore.processor(self.calls, requests.ec2_type(spec.instance_type))
-        wish = requests.launch(spec, site, self.options, user_data=self.user_data(spec), root=root, processor=processor)
+        wish = requests.launch(
+            spec, site, self.options, user_data=self.user_data(spec), root=root, processor=processor, checksum=self._bundle(spec)
+        )
         token = requests.token(self.options.plane, spec.claim, self.turns.of(spec.claim))
         try:
             answer = self.calls("run_instances", ClientToken=token, **wish)
@@ -225,10 +231,15 @@ class Ec2Provider:
         if not host.is_alive:
             message = f"{host.instance_id} does not run: it cannot be started anew"
             raise Refused(message)
-        self._tag(host.instance_id, {START: str(spec.start)})
+        self._tag(host.instance_id, {START: str(spec.start), **self._bundle(spec)})
         carry_out(host.instance_id)
         self._tag(host.instance_id, {STARTED: str(spec.start), **labels})
         return replace(host, start=spec.start, image=labels.get(IMAGE, host.image))
+
+    def _bundle(self, spec: HostSpec) -> dict[str, str]:
+        """Raises ProviderError: it cannot be known just now."""
+        checksum = self.checksum(spec)
+        return {} if checksum is None else {BUNDLE: checksum}
 
     def _tag(self, instance_id: str, labels: Mapping[str, str]) -> None:
         self.calls("create_tags", Resources=[instance_id], Tags=requests.as_pairs(labels))

@@ -14,7 +14,9 @@ CLAIM, PLANE = "everstep:claim", "everstep:plane"
 START, STARTED = "everstep:start", "everstep:started"
 """The start that an instance is to come up with, which it reads of itself; and the one that has been carried out."""
 IMAGE = "everstep:image"
-_OURS = frozenset({PLANE, START, STARTED, IMAGE})
+BUNDLE = "everstep:bundle"
+"""The checksum of the agent's bundle, which an instance compares with what it fetches: its user data stay, releases change."""
+_OURS = frozenset({PLANE, START, STARTED, IMAGE, BUNDLE})
 _LETTERS = "fghijklmnop"
 """``/dev/sdf`` to ``/dev/sdp``: what EC2 leaves to its users."""
 _ALIVE = frozenset({"pending", "running"})
@@ -69,9 +71,18 @@ def mine(plane: str, claim: str | None = None, instance_id: str | None = None) -
 
 
 def launch(
-    spec: HostSpec, site: Site, options: Ec2Options, *, user_data: bytes, root: str | None, processor: Processor | None
+    spec: HostSpec,
+    site: Site,
+    options: Ec2Options,
+    *,
+    user_data: bytes,
+    root: str | None,
+    processor: Processor | None,
+    checksum: Mapping[str, str],
 ) -> dict[str, Any]:
     """The parameters of RunInstances but for the client token. ``root`` is the name of the image's root device, if a disk asks for it.
+
+    ``checksum`` is the tag ``BUNDLE``, if it is known.
 
     Raises:
         Refused: the type does not run with so many threads a core.
@@ -89,7 +100,7 @@ def launch(
         "CpuOptions": _threads(spec, processor),
         "InstanceMarketOptions": market if spec.market is Market.SPOT else None,
     }
-    labels = as_pairs(tags(spec, options.plane))
+    labels = as_pairs({**tags(spec, options.plane), **checksum})
     return {name: value for name, value in wish.items() if value} | {
         "MinCount": 1,
         "MaxCount": 1,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from workers.providers.base import HostSpec
 from workers.providers.bootstrap import METADATA_URL, bootstrap_script
-from workers.providers.ec2_requests import START
+from workers.providers.ec2_requests import BUNDLE, START
 
 _MOUNTING = """
 # The volume that comes with the instance: the first disk of EBS's that nothing is on, unless there is one that was made ready before.
@@ -61,6 +61,7 @@ class UserData:
             environ=environ,
             metadata_url=METADATA_URL,
             start_tag=START,
+            bundle_tag=BUNDLE,
         )
         first, _, rest = script.partition("\n")
         return f"{first}\n{_mounting(spec)}{rest}"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 
 from workers.providers.base import Provider
+from workers.providers.bootstrap import bundle_checksum
 from workers.providers.ec2_options import Ec2Options
 from workers.providers.ec2_user_data import UserData
 from workers.providers.local import LocalProvider
@@ -60,7 +62,8 @@ def _ec2(settings: Settings) -> Provider:
     if settings.s3_endpoint_url:
         told["AWS_ENDPOINT_URL_S3"] = settings.s3_endpoint_url
     user_data = UserData(settings.api_url, settings.object_store_url, told)
-    return ec2.Ec2Provider(ec2_calls.connect(settings.region), Ec2Options.read(settings), user_data)
+    checksum = partial(bundle_checksum, settings.api_url)
+    return ec2.Ec2Provider(ec2_calls.connect(settings.region), Ec2Options.read(settings), user_data, checksum)
 
 
 def _ec2_prices(settings: Settings) -> Prices:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -30,7 +28,7 @@ from workers.providers.base import (
     Refused,
     Volume,
 )
-from workers.providers.bootstrap import bootstrap_script
+from workers.providers.bootstrap import bootstrap_script, bundle_checksum
 from workers.providers.static_inventory import StaticHost
 from workers.providers.static_notes import Note, Notes
 from workers.providers.static_seen import claim_in, is_alive, is_at_a_site, seen, seen_in, unfit, wish
@@ -43,7 +41,6 @@ _LOOK_S: Final = 15.0
 _SETUP_WAIT_S: Final = 15.0
 """For how long a launch waits for the set-up of its host, which goes on by itself: packages may have to be fetched."""
 _ADOPT_S: Final = 30.0
-_BUNDLE_S: Final = 10.0
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,7 @@ class StaticProvider:
             try:
                 return self._adopt(note, spec)
             except Unfit as error:  # another host may do, if nothing of this claim is left on this one
-                if not self._give_back(note, error):
+                if error.kind == "busy" or not self._give_back(note, error):
                     raise
                 reasons[note.host] = str(error)
                 self._remember(note.host, error)
@@ -255,7 +252,7 @@ class StaticProvider:
             boot_token=spec.boot_token,
             environ=self._told(note, host, spec),
             directory=host.directory,
-            sha256=self._checksum(spec),
+            sha256=bundle_checksum(self.api_url, spec),
             python=host.python,
             service=host.service,
             starts=starts,
@@ -276,16 +273,6 @@ class StaticProvider:
             "EVERSTEP_IMAGE": spec.image or "",
             "EVERSTEP_VOLUMES": f"{host.directory}/attached",
         }
-
-    def _checksum(self, spec: HostSpec) -> str:
-        shown = {"Authorization": f"Bearer {spec.boot_token}", "Everstep-Claim": spec.claim}
-        request = urllib.request.Request(f"{self.api_url.rstrip('/')}/agent/v1/bundle", headers=shown, method="HEAD")
-        try:
-            with urllib.request.urlopen(request, timeout=_BUNDLE_S) as answer:
-                return str(answer.headers["Everstep-Bundle-Sha256"])
-        except (OSError, urllib.error.URLError) as error:
-            message = f"{request.full_url} does not tell the bundle's checksum: {error}"
-            raise ProviderError(message) from error
 
     def _find(self, ref: HostRef) -> Note:
         """Raises HostNotFound: neither noted, nor on any host that answers."""

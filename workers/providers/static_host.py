@@ -3,11 +3,15 @@
 ``<directory>/claim.json`` says whose the host is. It is made exclusively and removed last, so a host that was touched has it: whoever lost his
 note of a launch finds it again there, and a host without it is clean. Every verb may be called twice, and after a crash at any line.
 
+One verb at a time changes a host, whoever sent it, for a call goes on here when its caller has given it up: ``_alone``. So the claim that it found
+stays true until it has ended; whoever comes meanwhile is told ``busy``.
+
 The answer is one line of JSON on standard output: what ``look`` sees, or ``{"error": …}`` in words.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -16,7 +20,8 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +32,14 @@ _GRACE_S = 4.0
 """Longer than the shepherd's own grace, so that it ends its flock itself."""
 _KILL_S = 2.0
 _COMMAND_S = 25.0
+_BUSY_S = 0.5
 _FRESH_KEEPS = ("claim.json", "attached")
 _TAIL = 500
 _FINAL = re.compile("^(done|failed)")
 
 
 class Problem(Exception):
-    """It was not done, in words. ``kind``: ``taken``, ``gone``, ``in use``, ``refused`` or ``failed``."""
+    """It was not done, in words. ``kind``: ``taken``, ``gone``, ``in use``, ``busy``, ``refused`` or ``failed``."""
 
     def __init__(self, message: str, kind: str = "failed") -> None:
         super().__init__(message)
@@ -87,13 +93,10 @@ def restart(told: dict[str, Any]) -> dict[str, Any]:
     wish = told["claim"]
     noted = _own(directory, wish["claim"])
     if told["reboot"] and told["service"] == "auto" and not Path("/run/systemd/system").is_dir():
-        message = (
-            "there is no systemd that would start the node after a reboot of the host; leave reboot_command out, or set service"
-        )
+        message = "there is no systemd that would start the node after a reboot; leave reboot_command out, or set service"
         raise Problem(message, "refused")
     is_noted = noted["start"] >= wish["start"]
-    has_gone_down = not noted.get("boot") or noted["boot"] != look(told)["boot"]
-    if is_noted and has_gone_down:
+    if is_noted and (not noted.get("boot") or noted["boot"] != look(told)["boot"]):  # it has gone down
         _set_up(told)
         return look(told)
     if not is_noted:
@@ -132,8 +135,6 @@ def release(told: dict[str, Any]) -> dict[str, Any]:
         message = f"the host is not clean: {', '.join(left) or 'processes do not end'}"
         raise Problem(message)
     (directory / "claim.json").unlink(missing_ok=True)
-    with suppress(OSError):
-        directory.rmdir()
     return look(told)
 
 
@@ -171,6 +172,39 @@ def detach(told: dict[str, Any]) -> dict[str, Any]:
 
 
 # ------------------------------------------------------------------ the claim
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Holds the lock on the directory, which is made for it and goes again if nothing has come into it. Raises Problem: busy."""
+    deadline = time.monotonic() + _BUSY_S
+    while (held := _held(directory)) is None:
+        if time.monotonic() > deadline:
+            message = "something else is being done to this host just now"
+            raise Problem(message, "busy")
+        time.sleep(0.02)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            directory.rmdir()
+        for descriptor in held:
+            os.close(descriptor)
+
+
+def _held(directory: Path) -> tuple[int, ...] | None:
+    """The lock's descriptor; none where we can have no directory, and so nothing to lock. None: somebody else has it, or has removed it."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        return None if isinstance(error, FileNotFoundError) else ()
+    with suppress(BlockingIOError, FileNotFoundError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(descriptor), directory.stat()):
+            return (descriptor,)
+    os.close(descriptor)
+    return None
 
 
 def _claim(directory: Path) -> dict[str, Any] | None:
@@ -300,11 +334,9 @@ def _await_end(instance_id: str, seconds: float, or_done: Path | None = None) ->
 
 def _empty(directory: Path, keep: tuple[str, ...]) -> None:
     for entry in directory.iterdir() if directory.is_dir() else ():
-        if entry.name in keep:
-            continue
-        if entry.is_dir() and not entry.is_symlink():
+        if entry.name not in keep and entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry, ignore_errors=True)
-        else:
+        elif entry.name not in keep:
             entry.unlink(missing_ok=True)
 
 
@@ -357,7 +389,8 @@ def entry(told: dict[str, Any]) -> int:
         if sys.version_info < (3, 11):  # noqa: UP036  (a host may have an older one: it is told, not met with a traceback)
             message = f"its Python is {sys.version.split()[0]}; 3.11 or newer is needed"
             raise Problem(message, "refused")  # noqa: TRY301
-        answer = _VERBS[told["verb"]](told)
+        with _alone(Path(told["directory"])) if told["verb"] != "look" else nullcontext():
+            answer = _VERBS[told["verb"]](told)
     except Problem as problem:
         answer = {"error": str(problem), "kind": problem.kind}
     except OSError as error:

@@ -15,9 +15,11 @@ from models.cluster.table import Cluster, InstanceGroup
 from models.job import queries as jobs
 from models.move import wake
 from models.node import queries as nodes
-from models.node.changes import settle_other_type, settle_put_off, settle_unwanted, settle_wanted_node
-from models.node.states import NodeState
+from models.node.changes import settle_unwanted, settle_wanted_node
+from models.node.hosts import settle_other_type, settle_put_off
+from models.node.states import GAVE_WAY, NodeState
 from models.node.table import Node
+from models.node.wishes import settle_gave_way
 from models.operation import queries as operations
 from models.operation.changes import settle_done
 from models.session import keep
@@ -117,8 +119,11 @@ def _write_node(
                 message=message,
                 now=now,
             )
-        case values.LetGo(node=node, why=why):
-            settle_unwanted(session, nodes.get(session, node, lock=True), why=why, now=now)
+        case values.LetGo(node=node, why=why, gives_way=gives_way):
+            locked = nodes.get(session, node, lock=True)
+            if gives_way:
+                settle_gave_way(locked)
+            settle_unwanted(session, locked, why=why, now=now)
         case values.TryType(node=node, instance_type=instance_type, why=why, is_at_once=is_at_once):
             locked = nodes.get(session, node, lock=True)
             settle_other_type(session, locked, instance_type, why=why, is_at_once=is_at_once, now=now)
@@ -197,6 +202,7 @@ def _node_seen(node: Node, *, is_busy: bool, is_taken: bool) -> values.NodeSeen:
         is_busy=is_busy,
         was_lost=node.lost_because is not None,
         is_replaced_on_request=node.is_replaced_on_request,
+        gave_way=bool(node.facts.get(GAVE_WAY)),
         is_leaving=node.move_to is not None,
         is_replacement=bool(node.facts.get("is_replacement")),
         failures=int(node.facts.get("failures", 0)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
@@ -28,8 +28,6 @@ from workers.reconcilers.host_spec import host_spec
 
 _FIRST_RETRY = timedelta(seconds=2)
 _LONGEST_RETRY = timedelta(minutes=1)
-_LONG_PAUSE = timedelta(seconds=10)
-"""For a provider that does not say for how long it wants to be left alone."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ class Released:
 
 @dataclass(frozen=True)
 class Postponed:
-    """The provider has been asked too much: it is no want of capacity, and nobody is told of it."""
+    """The provider has been asked for too many hosts: it is no want of capacity, and nobody is told of it. Who wakes the node does not end it."""
 
     after: timedelta
 
@@ -118,12 +116,7 @@ class HostReconciler:
         return plans.plan(seen.plan, now)
 
     def act(self, seen: Seen, action: plans.Action) -> Outcome:
-        try:
-            return self._act(seen, action)
-        except Throttled as error:
-            return Postponed(error.after or _LONG_PAUSE)
-
-    def _act(self, seen: Seen, action: plans.Action) -> Outcome:
+        """Raises ProviderError, Throttled among them: the driver has the row rest."""
         match action:
             case plans.Launch():
                 return self._launch(seen.spec)
@@ -141,7 +134,6 @@ class HostReconciler:
         for outcome in results:
             match outcome:
                 case Launched(host=host):
-                    node.zone = host.zone or node.zone
                     _settle_host(session, node, host, now)
                 case Impossible(why=why, is_for_good=is_for_good):
                     settle_obstacle(session, node, why=why, is_for_good=is_for_good, now=now)
@@ -158,11 +150,14 @@ class HostReconciler:
 
     def _launch(self, spec: HostSpec) -> Outcome:
         try:
-            return Launched(self.provider.launch(spec))
+            host = self.provider.launch(spec)
+        except Throttled as error:
+            return Postponed(error.rest)
         except NoCapacity as error:
             return Impossible(str(error), is_for_good=False)
         except Refused as error:
             return Impossible(str(error), is_for_good=True)
+        return Launched(replace(host, instance_type=host.instance_type or spec.instance_type))
 
     def _restart(self, restart: Callable[[HostRef, HostSpec], HostSeen], seen: Seen) -> Outcome:
         try:
@@ -188,7 +183,8 @@ class HostReconciler:
 
 
 def _settle_host(session: Session, node: Node, host: HostSeen, now: datetime) -> None:
-    settle_placed(session, node, capacity_type=CapacityType(host.market.value), zone=host.zone)
+    capacity_type = CapacityType(host.market.value)
+    settle_placed(session, node, instance_type=host.instance_type, capacity_type=capacity_type, zone=host.zone)
     settle_launched(session, node, instance_id=InstanceId(host.instance_id), address=host.address, now=now)
 
 

@@ -33,7 +33,7 @@ from workers.plans import node as plans
 from workers.plans.brake import Brake
 from workers.plans.decision import Decision, soonest
 from workers.plans.node import Patience
-from workers.plans.repair import Dress, HealthSeen, Policy
+from workers.plans.repair_seen import Dress, HealthSeen, Policy, RestartProcess
 from workers.reconcilers import node_health, vouching
 
 _EMPTIED = (NodeState.DRAINING, NodeState.DETACHING)
@@ -123,6 +123,8 @@ class NodeReconciler:
 
     def settle(self, session: Session, row_id: str, results: tuple[Any, ...], now: datetime) -> None:
         node = session.get_one(Node, row_id)
+        if any(isinstance(action, RestartProcess) for action in results):
+            _lock_jobs(session, node)
         for action in results:
             if not node_health.settle(session, node, action, now):
                 _write(session, node, action, now)
@@ -131,6 +133,12 @@ class NodeReconciler:
         if any(not isinstance(action, Dress) for action in results):
             wake(session, node, now=now)
             _tell_jobs(session, node, now)
+
+
+def _lock_jobs(session: Session, node: Node) -> None:
+    """All at once and by their ids, before actions that lock some of them each: those come in the order of conditions."""
+    for job_id in sorted({process.job_id for process in jobs.on_node(session, node.id)}):
+        jobs.get(session, job_id, lock=True)
 
 
 def _write(session: Session, node: Node, action: plans.Action, now: datetime) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from models.cluster.table import Cluster, InstanceGroup
 from models.condition import changes, queries
-from models.condition.states import ConditionState, FaultClass
+from models.condition.states import ConditionState, FaultClass, Repair
 from models.condition.table import Condition, RepairHold
 from models.health import changes as health_changes
 from models.health import queries as health
@@ -25,11 +25,12 @@ from models.node.labels import DEEP_CHECK, Worn, declared_before, declared_in
 from models.node.states import RESTARTING
 from models.node.table import Node
 from workers.plans import brake
-from workers.plans import repair as plans
+from workers.plans import repair_seen as plans
 from workers.plans.brake import Brake, HoldRepairs, Limits, TroubleSeen
-from workers.plans.repair import Policy
+from workers.plans.repair import repair_of
+from workers.plans.repair_seen import Policy
 
-_BLOCKABLE = (FaultClass.REBOOT, FaultClass.REPLACE, FaultClass.UNKNOWN)
+_HELD_BACK = (Repair.REBOOT, Repair.REPLACE)
 _CHECKS: Final = {health_changes.EXAMINED: "InProgress", health_changes.UNFIT: "Failed"}
 _BY_STATE: Final = {CheckState.PASSED: "Passed", CheckState.FAILED: "Failed"}
 
@@ -39,13 +40,15 @@ def observe(
 ) -> plans.HealthSeen:
     """The node is locked, and so its conditions do not change meanwhile."""
     rows = queries.open_of(session, node.id)
-    may_block = any(row.fault_class in _BLOCKABLE and row.state is not ConditionState.REPAIRING for row in rows)
+    conditions = tuple(_seen(session, row, policy, now) for row in rows)
+    may_block = any(one.state is not ConditionState.REPAIRING and repair_of(one, policy) in _HELD_BACK for one in conditions)
     return plans.HealthSeen(
         state=node.state,
         schedulability=node.schedulability,
-        conditions=tuple(_seen(session, row, policy, now) for row in rows),
+        conditions=conditions,
         is_wanted=node.is_wanted,
         is_free=node.restart is None and node.move_to is None and node.state not in RESTARTING,
+        has_reboot_to_call_off=bool(node.facts.get(wishes.IS_REPAIR)),
         is_busy=bool(rows) and bool(jobs.on_node(session, node.id)),
         starts=node.starts,
         leave_by=node.leave_by,
@@ -121,7 +124,9 @@ def _settle_node(session: Session, node: Node, action: Any, now: datetime) -> bo
         case plans.Stay(why=why):
             nodes.settle_staying(session, node, why=why, now=now)
         case plans.Reboot(why=why):
-            wishes.request_reboot(session, node, why=why, now=now)
+            wishes.request_reboot(session, node, why=why, is_repair=True, now=now)
+        case plans.CallOff(why=why):
+            wishes.settle_restart_called_off(session, node, why=why, now=now)
         case plans.Replace(why=why, failures=failures):
             wishes.request_replacement(session, node, why=why, failures=failures, now=now)
         case plans.Dress(worn=worn):
@@ -155,7 +160,8 @@ def _restart_process(session: Session, node: Node, condition: Condition, why: st
 
 
 def _seen(session: Session, row: Condition, policy: Policy, now: datetime) -> plans.ConditionSeen:
-    counts = row.fault_class in (FaultClass.REBOOT, FaultClass.UNKNOWN)
+    counts = row.fault_class in (FaultClass.REBOOT, FaultClass.TRANSIENT, FaultClass.UNKNOWN)
+    is_transient = row.fault_class is FaultClass.TRANSIENT
     return plans.ConditionSeen(
         id=row.id,
         state=row.state,
@@ -169,16 +175,14 @@ def _seen(session: Session, row: Condition, policy: Policy, now: datetime) -> pl
         seen=row.seen,
         start=row.start,
         reboots=queries.reboots_before(session, row, since=now - policy.window) if counts else 0,
+        struck=queries.struck(session, row, since=row.created_at - policy.window) if is_transient else (),
     )
 
 
 def _deep_check(session: Session, node: Node) -> Mapping[str, str]:
-    """The newest word is looked for only when the one that the node wears is out of date."""
-    worn = node.labels.get(DEEP_CHECK)
-    word = _CHECKS.get(node.held_for or "")
-    if word is None and worn in _CHECKS.values():
-        state = health.newest(session, node.id)
-        word = _BY_STATE.get(state) if state is not None else None
-        word = word if word != worn else None
-    shown = word or worn
+    """The newest outcome is looked for only when the word that the node wears may be out of date; without one it wears none."""
+    shown = _CHECKS.get(node.held_for or "", node.labels.get(DEEP_CHECK))
+    if node.held_for not in _CHECKS and shown in _CHECKS.values():
+        state = health.newest_outcome(session, node.id)
+        shown = None if state is None else _BY_STATE[state]
     return {} if shown is None else {DEEP_CHECK: str(shown)}

@@ -36,7 +36,11 @@ class FakeNvml:
         self.events: list[tuple[Gpu, int]] = []
         self.init_error: int | None = None
         self.count_error: int | None = None
+        self.register_error: int | None = None
+        self.wait_error: int | None = None
         self.opened = 0
+        self.sets = 0
+        """Sets of events that have been made and not given back."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith(("nvmlDevice", "nvmlInit", "nvmlShut", "nvmlEventSet")):
@@ -116,13 +120,20 @@ class FakeNvml:
         return self._answer(gpu, "NvLinkErrorCounter", 1 if (link, counter) == (0, 0) else 0)
 
     def nvmlEventSetCreate(self) -> list[Gpu]:
+        self.sets += 1
         return []
+
+    def nvmlEventSetFree(self, _events: list[Gpu]) -> None:
+        assert self.opened > 0
+        self.sets -= 1
 
     def nvmlDeviceRegisterEvents(self, gpu: Gpu, kinds: int, events: list[Gpu]) -> None:
         assert kinds == pynvml.nvmlEventTypeXidCriticalError
+        _raise(self.register_error)
         events.append(gpu)
 
     def nvmlEventSetWait_v2(self, _events: list[Gpu], _timeout_ms: int) -> Any:
+        _raise(self.wait_error)
         if not self.events:
             _raise(pynvml.NVML_ERROR_TIMEOUT)
         gpu, xid = self.events.pop(0)

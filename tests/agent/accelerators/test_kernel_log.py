@@ -49,6 +49,26 @@ def test_what_was_told_is_not_read_again_in_the_same_boot(records: Records) -> N
     log.close()
 
 
+@pytest.mark.parametrize(
+    ("after", "wanted"), [(None, ["line 3"]), ("another:9", ["line 3"]), ("b:1", ["line 2", "line 3"]), ("b:3", [])]
+)
+def test_what_an_operator_has_cleared_is_settled_unless_its_reading_has_begun(
+    records: Records, after: str | None, wanted: list[str]
+) -> None:
+    def seek(descriptor: int, offset: int, whence: int) -> int:
+        """As the kernel's: to the first record after the last clearing, here that of lines 1 and 2."""
+        assert (offset, whence) == (0, os.SEEK_DATA)
+        for _ in range(2):
+            os.read(descriptor, 8192)
+        return 0
+
+    for sequence in (1, 2, 3):
+        records.say(sequence, f"line {sequence}")
+    log = Kmsg(records.path, after, boot="b", started=0.0, seek=seek)
+    assert [line.text for line in log.read()] == wanted
+    log.close()
+
+
 def test_records_of_a_new_boot_begin_at_nought_again(records: Records) -> None:
     records.say(0, "line 0")
     log = Kmsg(records.path, "another:2", boot="b", started=0.0)

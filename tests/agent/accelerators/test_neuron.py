@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -210,6 +212,56 @@ def test_a_diagnosis_waits_for_the_monitors_first_word(scene: Scene, then: str, 
     scene.monitor(*([json.dumps({"system_data": {}})] if wanted is Verdict.PASSED else []), then=then)
     (finding,) = scene.adapter().diagnose(1)
     assert finding.verdict is wanted, finding.says
+
+
+HALF = 'printf "{\\"system_"'
+"""A program that says half of ``{"system_data": {}}``."""
+REST = """printf 'data": {}}\\n'; exec sleep 60"""
+
+
+def test_a_diagnosis_waits_for_the_end_of_half_a_line(scene: Scene) -> None:
+    scene.ls()
+    trees(scene)
+    os.mkfifo(scene.bin / "go")
+    scene.monitor(then=f"{HALF}\nread word < {scene.bin}/go\n{REST}")
+    adapter = scene.adapter()
+    wait_for(lambda: bool(adapter.detect() and adapter._monitor._buffer))
+    assert adapter.detect().state is HardwareState.UNKNOWN
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(adapter.diagnose, 1)
+        (scene.bin / "go").write_text("on\n")
+        assert [finding.verdict for finding in found.result()] == [Verdict.PASSED]
+
+
+def test_a_monitor_that_ends_within_a_line_is_asked_once_more_before_a_diagnosis_ends(scene: Scene) -> None:
+    scene.ls()
+    trees(scene)
+    scene.monitor(then=f"{HALF}\n[ $(wc -l < {scene.bin}/starts) = 1 ] && exit 3\n{REST}")
+    adapter = scene.adapter()
+    assert [finding.verdict for finding in adapter.diagnose(1)] == [Verdict.PASSED]
+    assert scene.starts() == 2
+
+
+def test_half_a_line_is_never_taken_for_health(scene: Scene) -> None:
+    scene.ls()
+    trees(scene)
+    scene.monitor(then=f"{HALF}\nexit 3")
+    adapter = scene.adapter()
+    (finding,) = adapter.diagnose(1)
+    assert finding.verdict is not Verdict.PASSED
+    assert "ended with 3 within a line" in finding.says
+    assert (adapter.detect().state, scene.starts()) == (HardwareState.UNKNOWN, 2)
+
+
+def test_a_monitor_that_closes_its_output_and_stays_is_waited_for_no_longer(scene: Scene) -> None:
+    scene.ls()
+    trees(scene)
+    scene.monitor(then="exec sleep 60 >&-")
+    adapter = scene.adapter()
+    began = time.process_time()
+    adapter.diagnose(1)
+    assert time.process_time() - began < 1.0
+    assert adapter.detect().state is HardwareState.UNKNOWN
 
 
 def test_a_device_that_vanishes_from_the_drivers_tree_is_missing(scene: Scene) -> None:

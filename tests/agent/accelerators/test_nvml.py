@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
+from agent.accelerators import nvml
 from agent.accelerators.base import Refusal
 from agent.accelerators.choice import Clocks, Host, choose
 from agent.accelerators.nvml import Nvidia
@@ -106,6 +108,22 @@ def test_the_librarys_own_events_are_heard_while_the_log_is_deaf(scene: Scene) -
     (fault,) = adapter.events()
     assert (fault.code, fault.device, fault.fault_class) == ("xid:48", "GPU-1", FaultClass.REBOOT)
     assert adapter.detect().state is HardwareState.UNHEALTHY
+
+
+def test_a_set_of_events_that_cannot_be_used_is_given_back(scene: Scene) -> None:
+    adapter = scene.adapter()
+    adapter.detect()
+    scene.nvml.register_error = pynvml.NVML_ERROR_UNKNOWN
+    assert [adapter.events() for _ in range(3)] == [[], [], []]
+    assert scene.nvml.sets == 0
+    scene.nvml.register_error, scene.nvml.wait_error = None, pynvml.NVML_ERROR_GPU_IS_LOST
+    assert [adapter.events() for _ in range(3)] == [[], [], []]
+    assert scene.nvml.sets == 0
+    scene.nvml.wait_error = None
+    adapter.events()
+    assert scene.nvml.sets == 1
+    adapter.close()
+    assert (scene.nvml.sets, scene.nvml.opened) == (0, 0)
 
 
 def test_an_event_that_the_log_has_too_is_told_once(scene: Scene) -> None:
@@ -237,6 +255,41 @@ def test_what_cannot_be_done_is_refused_with_a_reason(scene: Scene) -> None:
 def test_a_diagnosis_says_how_many_devices_there_are(scene: Scene) -> None:
     (finding,) = scene.adapter(EVERSTEP_NODE_ACCELERATORS="2").diagnose(1)
     assert (finding.verdict, finding.measured, finding.threshold) == (Verdict.PASSED, 2.0, 2.0)
+
+
+@pytest.fixture
+def dcgm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Installs a ``dcgmi`` that notes how it is called and then does this."""
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    def install(script: str) -> None:
+        (tmp_path / "dcgmi").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n{script}\n')
+        (tmp_path / "dcgmi").chmod(0o755)
+
+    return install
+
+
+@pytest.mark.parametrize(("level", "run"), [(2, 2), (3, 3), (4, 3), (9, 3)])
+def test_the_deepest_diagnosis_that_fits_is_run_and_another_than_was_wished_is_said(
+    scene: Scene, dcgm: Callable[[str], None], tmp_path: Path, level: int, run: int
+) -> None:
+    dcgm("exit 0")
+    (_, finding) = scene.adapter().diagnose(level)
+    assert (tmp_path / "asked").read_text() == f"diag -r {run}\n"
+    assert (finding.verdict, f"level {run}" in finding.says) == (Verdict.PASSED, True)
+    assert (f"in place of {level}" in finding.says) == (run != level)
+
+
+def test_the_deepest_diagnosis_that_runs_out_of_time_is_nothing_against_the_node(dcgm: Callable[[str], None]) -> None:
+    dcgm("exec sleep 60")
+    found = {level: nvml._dcgm(level, {2: 0.05, 3: 0.05}).verdict for level in (2, 3)}
+    assert found == {2: Verdict.FAILED, 3: Verdict.SKIPPED}
+
+
+def test_a_diagnosis_that_finds_something_fails_the_node(dcgm: Callable[[str], None]) -> None:
+    dcgm("echo memory: fail; exit 226")
+    finding = nvml._dcgm(3)
+    assert (finding.verdict, "226: memory: fail" in finding.says) == (Verdict.FAILED, True)
 
 
 def test_a_library_that_is_not_installed_is_no_health(scene: Scene) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy.orm import Session
 
 from api.auth import Caller
-from api.operations import jobs
+from api.operations import jobs, spot
 from api.operations.work import Work
 from api.own import job_file, job_shapes
 from models import events
 from models.access import scope
-from models.errors import Forbidden, Invalid
+from models.cluster.table import Cluster
+from models.errors import Forbidden, Invalid, NotFound
 from models.events import About, Level
 from models.job import changes as job_changes
 from models.job.states import ProcessState
@@ -97,3 +98,19 @@ def test_a_job_tells_of_its_processes_on_nodes_that_work_for_another_team_by_now
     assert [job_shapes.log(process, kept, seen, lines=1).instance_id for process, kept in logs] == [node.instance_id]
     assert [row.job.id for row in jobs.listing(session, jobs.JobFilter(), Cut(10)).rows] == [ours.id]
     assert "process ended" in [event.name for event in jobs.history(session, ours.id, Cut(100)).rows]
+
+
+def test_a_job_is_billed_for_a_host_of_a_cluster_that_is_another_team_s_by_now(session: Session):
+    shared = rows.cluster(session)
+    job = rows.job(session, shared, team="red")
+    (process,) = rows.processes(session, job, 1)
+    shared.team = "blue"
+    session.flush()
+    session.expunge_all()
+    scope.bind(session, "red")
+    work = Work(session, rows.NOW + timedelta(hours=1), "us-east-1", Caller("123456789012", "somebody", team="red"))
+    assert session.get(Cluster, shared.id) is None
+    found = spot.savings(work, spot.Wanted(job_id=process.job_id))
+    assert (found.nodes, found.total.unpriced_us) == (1, 3600 * 10**6)
+    with pytest.raises(NotFound):
+        spot.savings(work, spot.Wanted(cluster="c1"))

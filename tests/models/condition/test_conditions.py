@@ -12,7 +12,7 @@ from models.condition.changes import COUNT, Finding
 from models.condition.states import ConditionState, FaultClass, Repair, Source
 from models.condition.table import Condition
 from models.node.changes import settle_node
-from models.node.states import NodeState
+from models.node.states import STARTED_ANEW, NodeState
 from models.node.table import Node
 from tests import rows
 
@@ -100,3 +100,35 @@ def test_hosts_that_were_replaced_at_a_place_are_counted_there_and_nowhere_else(
     assert queries.replaced_before(session, crew[3], since=BEFORE) == 1
     assert queries.replaced_before(session, crew[2], since=BEFORE) == 0
     assert queries.replaced_before(session, crew[0], since=BEFORE) == 0
+
+
+@pytest.mark.parametrize(
+    ("state", "obstacle", "counted"), [("requested", "", 1), ("requested", "no capacity", 0), ("booting", "", 1)]
+)
+def test_a_replacement_whose_host_cannot_be_had_is_not_on_its_way(session: Session, crew: list[Node], state, obstacle, counted):
+    node = crew[0]
+    node.state = NodeState(state)
+    node.facts = {"is_replacement": True} | ({"obstacle": obstacle} if obstacle else {})
+    session.flush()
+    assert queries.trouble(session, node.group_id, target=4, since=BEFORE).healing == counted
+
+
+@pytest.mark.parametrize(
+    ("fault_class", "happened", "boot_start", "start"),
+    [
+        pytest.param(FaultClass.REBOOT, -1, 2, 1, id="before the host was started anew"),
+        pytest.param(FaultClass.REBOOT, 0, 2, 2, id="since"),
+        pytest.param(FaultClass.REBOOT, 1, 1, 1, id="told by the agent of the start before"),
+        pytest.param(FaultClass.UNKNOWN, -1, 2, 1, id="a code that nobody knows"),
+        pytest.param(FaultClass.REBOOT, None, 2, 2, id="nobody can tell when"),
+        pytest.param(FaultClass.REPLACE, -1, 1, 2, id="cured by no start"),
+    ],
+)
+def test_a_fault_counts_for_the_start_at_which_it_happened(
+    session: Session, crew: list[Node], fault_class, happened, boot_start, start
+):
+    node = crew[0]
+    node.starts, node.boot_start = 2, boot_start
+    node.facts = {STARTED_ANEW: NOW.isoformat()}
+    at = None if happened is None else NOW + timedelta(seconds=happened)
+    assert found(session, node, fault_class=fault_class, happened_at=at).start == start

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from models.errors import IllegalMove, NotFound, Unauthenticated
 from models.events import Event
 from models.ids import digest
-from models.node import changes, queries
+from models.node import changes, hosts, queries
 from models.node.beats import Heartbeat, report_beats
 from models.node.changes import Arrival
 from models.node.states import NodeState
@@ -212,3 +212,12 @@ def test_processes_that_flush_beats_at_once_do_not_deadlock(sessions: Sessions) 
     assert not errors
     with sessions() as session:
         assert {node.beat_sequence for node in queries.of_cluster(session, fleet[0].cluster_id)} == {79}
+
+
+def test_the_type_of_a_host_that_has_been_launched_by_now_is_not_changed_nor_is_it_put_off(session: Session) -> None:
+    node = rows.node(session, rows.cluster(session), state=NodeState.BOOTING)
+    before = (node.instance_type, dict(node.facts), node.message)
+    hosts.settle_other_type(session, node, "ml.m5.xlarge", why="It costs less.", is_at_once=True, now=NOW)
+    hosts.settle_put_off(session, node, until=NOW + SECOND, why="It costs too much.", now=NOW)
+    assert (node.instance_type, node.facts, node.message) == before
+    assert not session.scalars(select(Event).where(Event.name.in_(("another type", "launch put off")))).all()

@@ -173,3 +173,24 @@ class TestHeads:
         assert here.seen.state is ClusterState.FAILED
         assert not here.seen.groups
         assert len([one for one in here.taken if isinstance(one, WantNode)]) == 3
+
+
+@pytest.mark.parametrize("is_first_busy", [False, True])
+def test_a_place_that_two_nodes_had_is_lost_when_the_one_that_stayed_is_lost(is_first_busy):
+    """A node that its provider did not take after all, and the one that was to come instead: whichever of them stays has the place."""
+    first, second = ready(1, is_busy=is_first_busy), ready(2)
+    here = growing(target=1, nodes=(first, replace(second, place=first.place)), state=GroupState.IN_SERVICE, has_settled=True)
+    (going,) = [one for one in here.step() if isinstance(one, LetGo)]
+    assert going.gives_way
+    stayed = first if is_first_busy else next(node for node in here.nodes() if node.id != going.node)
+    here.change_node(going.node, is_wanted=False, state=NodeState.GONE, gave_way=True)
+    here.lose(next(node for node in here.nodes() if node.id == stayed.id))
+    assert [node.id for node in here.group("workers").vacancies] == [stayed.id]
+    assert [one.place for one in here.step() if isinstance(one, WantNode)] == [first.place]
+
+
+def test_a_node_gives_way_only_to_one_that_stays():
+    first = ready(1)
+    nodes = (first, replace(ready(2), place=first.place), ready(3))
+    here = growing(target=0, nodes=nodes, state=GroupState.UPDATING)
+    assert [one.gives_way for one in here.step() if isinstance(one, LetGo)] == [False] * 3

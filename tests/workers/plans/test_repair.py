@@ -14,8 +14,9 @@ from models.ids import ConditionId
 from models.node.labels import HEALTH, TAINT, Worn
 from models.node.states import NodeState, Schedulability
 from workers.plans.brake import Brake, HoldRepairs
-from workers.plans.repair import (
-    LEAVES,
+from workers.plans.repair import LEAVES, plan, repair_of, times
+from workers.plans.repair_seen import (
+    CallOff,
     Conclude,
     ConditionSeen,
     Dress,
@@ -29,8 +30,6 @@ from workers.plans.repair import (
     RestartProcess,
     Stay,
     Unknown,
-    plan,
-    repair_of,
 )
 
 NOW = datetime(2031, 5, 1, 12, tzinfo=UTC)
@@ -92,6 +91,36 @@ def test_a_program_of_its_own_making_costs_no_node_and_a_transient_fault_a_proce
     assert not actions(node(condition(FaultClass.TRANSIENT)), Mark)
 
 
+def struck(*minutes: float) -> ConditionSeen:
+    return condition(FaultClass.TRANSIENT, code="xid:94", struck=tuple(NOW + timedelta(minutes=one) for one in minutes))
+
+
+def test_transient_faults_that_come_again_and_again_call_for_a_reboot_and_then_for_another_host():
+    assert repair_of(struck(-20, 0), Policy()) is Repair.PROCESS
+    assert repair_of(struck(-20, -0.5, 0), Policy()) is Repair.PROCESS, "what comes within a minute is the same once more"
+    worn_out = struck(-20, -10, 0)
+    assert repair_of(worn_out, Policy()) is Repair.REBOOT
+    assert repair_of(replace(worn_out, reboots=1), Policy()) is Repair.REPLACE
+    assert [type(action) for action in plan(node(worn_out), NOW).actions] == [RestartProcess, Conclude, Mark, Reboot, Dress]
+
+
+def test_a_process_that_a_transient_fault_has_struck_starts_anew_once_though_its_node_waits_for_a_repair():
+    seen = node(struck(-20, -10, 0), is_recovered=False)
+    assert actions(seen, RestartProcess)
+    assert not actions(written(seen, NOW), RestartProcess)
+
+
+@given(st.lists(st.integers(0, 600), max_size=12))
+def test_what_comes_in_one_burst_is_counted_once(seconds):
+    moments = [NOW + timedelta(seconds=one) for one in seconds]
+    count = times(moments, timedelta(minutes=1))
+    assert count <= len(set(seconds))
+    assert (count == 0) is (not seconds)
+    spread = max(seconds, default=0) - min(seconds, default=0)
+    assert count <= spread // 60 + 1
+    assert times([*moments, NOW + timedelta(seconds=660)], timedelta(minutes=1)) == count + 1
+
+
 @pytest.mark.parametrize(
     ("unknown", "repair"), [(Unknown.LABEL, Repair.LABEL), (Unknown.REBOOT, Repair.REBOOT), (Unknown.IGNORE, Repair.NOTHING)]
 )
@@ -132,6 +161,25 @@ def test_without_recovery_a_node_is_marked_and_nothing_more():
     done = plan(node(condition(), is_recovered=False, is_busy=True), NOW).actions
     assert {type(action) for action in done} == {Conclude, Mark, Dress}
     assert actions(node(condition(), is_recovered=False), Conclude)[0].new is ConditionState.HELD
+
+
+def test_a_repair_that_has_not_begun_goes_no_further_when_recovery_is_switched_off():
+    begun = condition(FaultClass.REBOOT, state=ConditionState.REPAIRING)
+    left = node(begun, is_busy=True, leave_by=NOW, leave_why=f"{LEAVES}x", is_recovered=False)
+    (held,) = actions(left, Conclude)
+    assert held.new is ConditionState.HELD
+    assert actions(left, Stay)
+    assert not actions(left, Reboot, NOW + timedelta(hours=1))
+    asked = replace(left, state=NodeState.DRAINING, is_free=False, has_reboot_to_call_off=True)
+    assert actions(asked, CallOff)
+    assert not actions(replace(asked, is_recovered=True), CallOff)
+
+
+@pytest.mark.parametrize("state", [NodeState.REBOOTING, NodeState.CHECKING])
+def test_a_host_that_starts_anew_already_is_under_repair_whatever_the_recovery(state):
+    seen = node(condition(FaultClass.REBOOT, state=ConditionState.REPAIRING), state=state, is_recovered=False, starts=1)
+    assert not actions(seen, Conclude)
+    assert actions(replace(seen, state=NodeState.READY), Conclude)[0].new is ConditionState.RESOLVED
 
 
 def test_what_is_held_is_told_again_and_again():
@@ -176,6 +224,7 @@ CONDITIONS = st.builds(
     source=st.sampled_from(Source),
     seen=st.integers(1, 3),
     reboots=st.integers(0, 2),
+    struck=st.lists(st.integers(0, 300).map(lambda seconds: NOW - timedelta(seconds=seconds)), max_size=5).map(tuple),
 )
 NODES = st.builds(
     HealthSeen,
@@ -211,8 +260,10 @@ def changes(seen: HealthSeen, action) -> dict:
             return {"leave_by": by, "leave_why": why}
         case Stay():
             return {"leave_by": None, "leave_why": None}
-        case Reboot():
-            return {"starts": seen.starts + 1, "is_busy": False, "state": NodeState.READY}
+        case Reboot() | CallOff():
+            is_begun = isinstance(action, Reboot)
+            start = {"starts": seen.starts + is_begun, "is_busy": seen.is_busy and not is_begun}
+            return {**start, "state": NodeState.READY, "has_reboot_to_call_off": False}
         case Replace():
             return {"state": NodeState.RELEASING, "is_wanted": False}
         case Dress(worn=worn):
@@ -254,9 +305,7 @@ def test_a_plan_comes_to_rest_and_its_moves_are_legal(seen: HealthSeen):
 @given(NODES)
 @settings(max_examples=100)
 def test_without_recovery_no_repair_ever_begins(seen: HealthSeen):
-    seen = replace(
-        seen, is_recovered=False, conditions=tuple(c for c in seen.conditions if c.state is not ConditionState.REPAIRING)
-    )
+    seen = replace(seen, is_recovered=False)
     now = NOW
     for _ in range(20):
         assert not [a for a in plan(seen, now).actions if isinstance(a, Reboot | Replace | Leave | HoldRepairs)]

@@ -201,8 +201,9 @@ class Metadata(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def metadata(node_id: str) -> Iterator[str]:
-    handler = type("Told", (Metadata,), {"told": {**Metadata.told, "instance-id": node_id}})
+def metadata(node_id: str, packed: Bundle) -> Iterator[str]:
+    tags = {"tags/instance/everstep:bundle": packed.sha256, "tags/instance/everstep:other-bundle": "0" * 64}
+    handler = type("Told", (Metadata,), {"told": {**Metadata.told, **tags, "instance-id": node_id}})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
@@ -229,6 +230,24 @@ def test_an_instance_whose_metadata_do_not_tell_its_start_keeps_what_it_was_told
     assert done.returncode == 0, done.stderr
     until(lambda: processes(node_id), "a node of the instance's own name")
     assert environ_of(node_id)["EVERSTEP_HOST_START"] == "7"
+
+
+def pinned(door: Door, node_id: str, folder: Path, metadata: str, tag: str) -> str:
+    return script(door, node_id, folder, metadata_url=metadata, bundle_tag=tag, starts=False)
+
+
+def test_an_instance_compares_the_bundle_with_what_its_tag_says(door: Door, node_id: str, tmp_path: Path, metadata: str):
+    assert run(pinned(door, node_id, tmp_path / "good", metadata, "everstep:bundle")).returncode == 0
+    done = run(pinned(door, node_id, tmp_path / "changed", metadata, "everstep:other-bundle"))
+    assert (done.returncode, f"not {'0' * 64}" in done.stderr) == (1, True)
+    assert not list(tmp_path.glob("changed/bundles/*"))
+
+
+def test_an_instance_whose_tag_does_not_tell_the_checksum_unpacks_nothing(door: Door, node_id: str, tmp_path: Path, metadata: str):
+    done = run(pinned(door, node_id, tmp_path, metadata, tag="everstep:no-such-tag"))
+    assert (done.returncode, "everstep:no-such-tag does not tell the bundle's checksum" in done.stderr) == (1, True)
+    assert not list(tmp_path.glob("bundles/*"))
+    assert door.asked == []
 
 
 def test_a_host_that_starts_again_needs_only_its_start_script(door: Door, node_id: str, tmp_path: Path):

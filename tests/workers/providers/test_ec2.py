@@ -3,6 +3,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
@@ -20,6 +21,7 @@ from workers.providers.base import (
     Throttled,
     Volume,
 )
+from workers.providers.bootstrap import bundle_checksum
 from workers.providers.ec2 import Ec2Provider
 from workers.providers.ec2_calls import Calls
 from workers.providers.ec2_options import Ec2Options
@@ -393,6 +395,31 @@ def test_a_launch_asks_for_what_the_group_and_the_settings_say(front, door, cloc
     assert (asked["BlockDeviceMapping.2.DeviceName"], asked["BlockDeviceMapping.2.Ebs.VolumeSize"]) == ("/dev/sdf", "500")
     assert (host.market, host.zone, host.image, host.volumes) == (Market.SPOT, f"{REGION}b", "1.0.0", ())
     assert {asked[f"TagSpecification.{number}.ResourceType"] for number in (1, 2, 3)} == {"instance", "volume", "network-interface"}
+
+
+def test_an_instance_is_told_by_a_tag_which_bundle_to_trust_and_anew_at_each_restart(front, make, moto_url):
+    served = ["1" * 64]
+    provider = replace(make(), checksum=lambda _: served[-1])
+    wish = spec()
+    host = provider.launch(wish)
+
+    def told() -> dict[str, str]:
+        (reservation,) = client(moto_url).describe_instances(InstanceIds=[host.instance_id])["Reservations"]
+        return {tag["Key"]: tag["Value"] for tag in reservation["Instances"][0]["Tags"]}
+
+    assert told()["everstep:bundle"] == "1" * 64
+    assert "everstep:bundle" not in provider.describe(HostRef(wish.claim)).tags
+    served.append("2" * 64)  # another release
+    provider.reimage(HostRef(wish.claim), replace(wish, start=1))
+    assert told()["everstep:bundle"] == "2" * 64
+
+
+def test_a_control_plane_that_does_not_tell_the_checksum_launches_nothing(front, make, moto_url):
+    provider = replace(make(), checksum=partial(bundle_checksum, "http://127.0.0.1:9"))
+    with pytest.raises(ProviderError, match="does not tell the bundle's checksum") as refused:
+        provider.launch(spec())
+    assert not isinstance(refused.value, NoCapacity | Refused)
+    assert front.asked_for("RunInstances") == []
 
 
 def test_neither_tags_nor_errors_hold_the_boot_token(front, provider):

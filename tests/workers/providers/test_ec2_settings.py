@@ -98,7 +98,7 @@ def test_user_data_fits_and_is_the_same_each_time():
     script = gzip.decompress(user_data(wish)).decode()
     assert script.startswith("#!/bin/sh\n")
     told = json.loads(next(line for line in script.splitlines() if line.startswith('{"api_url"')))
-    assert (told["start_tag"], told["claim"]) == ("everstep:start", wish.claim)
+    assert (told["start_tag"], told["bundle_tag"], told["claim"]) == ("everstep:start", "everstep:bundle", wish.claim)
     assert told["environ"]["EVERSTEP_IMDS_URL"] == "http://169.254.169.254"
 
 

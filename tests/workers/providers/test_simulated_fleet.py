@@ -64,6 +64,17 @@ def test_the_door_takes_its_token_alone_and_is_in_a_file_that_is_its_owners_alon
     assert not (tmp_path / "fleet" / DOOR).exists()
 
 
+@pytest.mark.parametrize("body", ["[]", "7", '"launch"', "{", "[" * 100_000], ids=["list", "number", "text", "half", "deep"])
+def test_a_call_whose_body_is_no_object_is_refused_in_one_sentence(tmp_path, body):
+    with running({}, tmp_path / "fleet"):
+        told = json.loads((tmp_path / "fleet" / DOOR).read_text())
+        headers = {"authorization": f"Bearer {told['token']}"}
+        for verb in ("hosts", "strike"):
+            answer = httpx.post(f"{told['url']}/{verb}", content=body, headers=headers)
+            message = answer.json()["error"]["message"]
+            assert (answer.status_code, message) == (400, f"{verb}: ValueError: the body must be a JSON object")
+
+
 def test_prices_come_from_the_scenarios_trace(tmp_path):
     trace = [{"type": "ml.c5.large", "zone": "a", "at": 0, "per_hour": 0.031}]
     with running({"prices": {"on_demand": {"ml.c5.large": 0.085}, "spot": trace}}, tmp_path / "fleet") as fleet:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -386,6 +387,54 @@ def test_a_stubborn_process_of_a_node_does_not_outlive_its_release(lot: Lot):
     provider.release(HostRef(wish.claim))
     assert child.wait(5) == -signal.SIGKILL
     child.stdout.close()
+
+
+def test_a_release_that_its_caller_gave_up_never_touches_the_next_claim_of_the_host(lot: Lot):
+    """It goes on there. Another worker, which knows nothing of it, is told so instead of doing the same at the same time."""
+    os.mkfifo(lot.folder / "go")
+    first_alone = f"mkdir {lot.folder}/cleaning 2>/dev/null && cat {lot.folder}/go; true"
+    lot.host("one", clean_command=first_alone)
+    wish, next_wish = spec(), spec()
+    lot.provider().launch(wish)
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(lot.provider().release, HostRef(wish.claim))
+        until(lambda: (lot.folder / "cleaning").exists(), "a release that is at work")
+        other = lot.provider("other")
+        with pytest.raises(ProviderError, match="something else is being done to this host"):
+            other.release(HostRef(wish.claim))
+        with pytest.raises(ProviderError, match=r"in use|claimed for somebody else"):
+            other.launch(next_wish)
+        (lot.folder / "go").write_text("on")
+        slow.result()
+    seen = lot.provider().launch(next_wish)
+    assert lot.claimed_on("one")["claim"] == next_wish.claim
+    assert processes(seen.instance_id)
+
+
+def test_a_host_to_which_something_is_being_done_refuses_other_changes_and_keeps_its_claim(lot: Lot):
+    host = lot.host("one")
+    wish = spec()
+    provider = lot.provider()
+    provider.launch(wish)
+    ref = HostRef(wish.claim)
+    changes: list[Callable[[], object]] = [
+        lambda: provider.launch(wish),
+        lambda: provider.release(ref),
+        lambda: provider.reboot(ref, replace(wish, start=1)),
+    ]
+    descriptor = os.open(host.directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        for change in changes:
+            with pytest.raises(ProviderError, match="something else is being done to this host") as refused:
+                change()
+            assert not isinstance(refused.value, HostNotFound | Refused | NoCapacity)
+        assert provider.describe(ref).is_alive, "looking needs no lock"
+    finally:
+        os.close(descriptor)
+    assert lot.claimed_on("one")["start"] == 0
+    provider.release(ref)
+    assert not Path(host.directory).exists()
 
 
 # ------------------------------------------------------------------ restarts

@@ -5,15 +5,25 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 from sqlalchemy import select, text
+from sqlalchemy.orm import Session
 
 from models.cluster import queries as clusters
 from models.cluster.changes import request_deletion
 from models.cluster.states import ClusterState
+from models.cluster.table import Cluster
+from models.condition.changes import Finding, report_fault
+from models.condition.states import FaultClass
+from models.job import queries as jobs
+from models.job.changes import settle_processes
+from models.job.reports import report_process
+from models.job.states import ProcessState
+from models.job.table import Job, JobProcess
+from models.node import queries as nodes
 from models.node.table import Node
 from models.notify import NUDGE
 from models.session import locked, unit_of_work
@@ -23,6 +33,8 @@ from models.software.table import SoftwareUpdate
 from tests import rows
 from tests.workers.small_plane import SmallPlane
 from workers.plans import software as plans
+from workers.plans.repair_seen import RestartProcess
+from workers.reconcilers.node import NodeReconciler
 from workers.reconcilers.software import SoftwareReconciler
 
 
@@ -58,11 +70,18 @@ class SlowPlane(SmallPlane):
 @contextmanager
 def meanwhile(plane: SmallPlane, update_id: str) -> Iterator[None]:
     """The block begins when a step with this update waits for a lock that somebody holds; the step ends with it."""
-    step = threading.Thread(target=plane.driver.reconcile, args=(SoftwareUpdate.KIND, update_id))
+    with waiting(plane, lambda: plane.driver.reconcile(SoftwareUpdate.KIND, update_id)):
+        yield
+
+
+@contextmanager
+def waiting(plane: SmallPlane, work: Callable[[], None]) -> Iterator[None]:
+    """The block begins when the work waits for a lock that somebody holds; the work ends with it."""
+    step = threading.Thread(target=work)
     step.start()
     deadline = time.monotonic() + 10
-    waiting = text("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
-    while not _count(plane, waiting):
+    waiters = text("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
+    while not _count(plane, waiters):
         assert time.monotonic() < deadline, "nobody waits"
     yield
     step.join(10)
@@ -111,6 +130,37 @@ def test_a_software_update_of_two_groups_locks_its_nodes_in_one_order(plane):
             session.commit()
     assert sorted(free) == ids[6:]
     plane.run_until(lambda: not _is_open(plane, cluster_id))
+
+
+def test_restarts_of_processes_of_several_jobs_lock_their_jobs_in_one_order(plane):
+    (node,) = plane.nodes(plane.serving(1))
+    with unit_of_work(plane.sessions) as session:
+        cluster = session.get_one(Cluster, node.cluster_id)
+        first, last = sorted(rows.job(session, cluster, name).id for name in ("one", "other"))
+        actions = [_struck(session, node, job_id, pid) for pid, job_id in enumerate((last, first), start=4242)]
+
+    def step() -> None:
+        with unit_of_work(plane.sessions) as session:
+            nodes.get(session, node.id, lock=True)
+            NodeReconciler().settle(session, node.id, tuple(actions), plane.clock.at)
+
+    with plane.sessions() as session:
+        jobs.get(session, first, lock=True)
+        with waiting(plane, step):
+            free = session.scalars(select(Job.id).where(Job.id == last).with_for_update(key_share=True, skip_locked=True)).all()
+            session.commit()
+    assert free == [last]
+    with unit_of_work(plane.sessions) as session:
+        assert {process.state for process in session.query(JobProcess)} == {ProcessState.LOST}
+
+
+def _struck(session: Session, node: Node, job_id: str, pid: int) -> RestartProcess:
+    """A process of the job on the node has been struck by something of its own."""
+    (process,) = settle_processes(session, jobs.get(session, job_id, lock=True), [(node.id, 0)], now=rows.NOW)
+    report_process(session, process.id, ProcessState.READY, pid=pid, now=rows.NOW)
+    told = {"code": f"xid:{pid}", "type": "Contained", "reason": "Contained", "evidence": f"pid={pid}", "at": rows.NOW, "pid": pid}
+    row = report_fault(session, nodes.get(session, node.id, lock=True), Finding(job_id, FaultClass.TRANSIENT, **told), now=rows.NOW)
+    return RestartProcess(row.id, "It was struck.")
 
 
 def _is_open(plane: SmallPlane, cluster_id: str) -> bool:

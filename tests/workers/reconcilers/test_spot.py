@@ -45,16 +45,16 @@ def serving(plane, *groups) -> str:
     return made
 
 
-def announce(plane, node_id: str, seconds: float = 120, kind: NoticeKind = NoticeKind.INTERRUPTION) -> None:
+def announce(plane, node_id: str, seconds: float = 120, kind: NoticeKind = NoticeKind.INTERRUPTION, source: str = "imds") -> None:
     deadline = plane.clock.at + timedelta(seconds=seconds) if kind is NoticeKind.INTERRUPTION else None
     with unit_of_work(plane.sessions) as session:
         node = nodes.get(session, node_id, lock=True)
-        report_notice(session, node, Told(kind, plane.clock.at, deadline, "imds"), now=plane.clock.at)
+        report_notice(session, node, Told(kind, plane.clock.at, deadline, source), now=plane.clock.at)
 
 
-def withdraw(plane, node_id: str, kind: NoticeKind = NoticeKind.INTERRUPTION) -> None:
+def withdraw(plane, node_id: str, kind: NoticeKind = NoticeKind.INTERRUPTION, source: str = "imds") -> None:
     with unit_of_work(plane.sessions) as session:
-        report_notice_over(session, nodes.get(session, node_id, lock=True), kind, now=plane.clock.at)
+        report_notice_over(session, nodes.get(session, node_id, lock=True), kind, source, now=plane.clock.at)
 
 
 def policy(plane, cluster_id: str, **wish) -> None:
@@ -164,6 +164,26 @@ def test_a_notice_that_is_taken_back_undoes_all_of_it(plane):
     stays = plane.node(node.id)
     assert (stays.leave_by, stays.leave_why, stays.is_wanted) == (None, None, True)
     assert len([one for one in plane.nodes(here) if one.is_wanted]) == 2
+
+
+@pytest.mark.parametrize(("first", "second"), [("injected", "imds"), ("imds", "injected")])
+def test_the_end_of_one_sources_notice_leaves_the_one_of_another_source_standing(plane, first, second):
+    here = serving(plane, spot_group())
+    plane.training(here, replicas=2, spares=0)
+    node = plane.nodes(here)[0]
+    announce(plane, node.id, seconds=60, source=first)
+    announce(plane, node.id, seconds=100, source=second)
+    assert plane.node(node.id).leave_by == plane.clock.at + timedelta(seconds=60)
+    withdraw(plane, node.id, source=first)
+    plane.work()
+    assert plane.node(node.id).leave_by == plane.clock.at + timedelta(seconds=100)
+    assert notice_states(plane) == [NoticeState.EVACUATING]
+    withdraw(plane, node.id, source=first)  # told again: it says nothing of the other one
+    plane.work()
+    assert notice_states(plane) == [NoticeState.EVACUATING]
+    withdraw(plane, node.id, source=second)
+    plane.work()
+    assert (notice_states(plane), plane.node(node.id).leave_why) == ([NoticeState.WITHDRAWN], None)
 
 
 def test_a_notice_told_twice_is_one_row_and_another_deadline_counts(plane):
