@@ -143,7 +143,7 @@ def report_finished(session: Session, process_id: str, generation: int, *, step:
 
 
 def report_failed(session: Session, process_id: str, *, traceback: str, now: datetime) -> None:
-    """User code raised in this process, which exits next. The first traceback of a job is its failure, if it comes to that."""
+    """User code raised in this process, which exits next. That of the rank that failed first is the job's failure, if it comes to that."""
     job, process = find(session, process_id)
     if job is None or process is None or process.failure is not None:
         return
@@ -162,7 +162,7 @@ def report_raised(session: Session, process_id: str, generation: int, *, traceba
     times = dict(zip(before["generations"], before["at"], strict=True))
     if generation in times:
         return
-    words = traceback if generation < min(times, default=generation + 1) else before["words"]
+    words = traceback if generation > max(times, default=0) else before["words"]
     times = dict(sorted({**times, generation: now.isoformat()}.items()))
     process.raised = {"generations": [*times], "at": [*times.values()], "words": words}
     wake(session, job, now=now)

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -169,7 +170,7 @@ def course(
     right = choose(elastic, size, capacity, seen.patience, now)
     if right.to < size:
         return Course(Publish(_kept(seen, alive, right.to), f"Shrinks from {size} to {_nodes(right.to)}: {right.why}."))
-    leaves = _superfluous(seen, idle, spare_nodes + min(right.recruits, at_hand))
+    leaves = _superfluous(seen, idle, (seen.spares + min(right.recruits, at_hand)) * seen.processes_per_node)
     if right.to == size:
         waits = f"Trains on {size} of {aim(elastic)} nodes: {right.why}." if right.why else None
         return Course(leaves=leaves, waits=waits, again_in=right.again_in)
@@ -293,15 +294,19 @@ def _kept(seen: JobSeen, members: Sequence[ProcessSeen], to: int) -> tuple[Proce
     return tuple(process.id for process in members if process.id in stay)
 
 
-def _superfluous(seen: JobSeen, idle: Sequence[ProcessSeen], nodes: int) -> tuple[ProcessSeen, ...]:
-    """Processes on nodes that the job has no use for, beyond so many ``nodes``: whole ones stay before others, those that are ready first."""
+def _superfluous(seen: JobSeen, idle: Sequence[ProcessSeen], wanted: int) -> tuple[ProcessSeen, ...]:
+    """Processes on nodes that the job has no use for, once so many are ``wanted``: whole nodes stay before others, those that are ready first.
+
+    Counted in processes, as spares are when they are started: or what one rule starts the other would give up, for ever.
+    """
     by_node: dict[NodeId, list[ProcessSeen]] = defaultdict(list)
     for process in idle:
         by_node[process.node].append(process)
     training = {seen.by_id[member].node for member in seen.generations[-1].members}
     free = [crew for node, crew in by_node.items() if node not in training]
     free.sort(key=lambda crew: (len(crew) < seen.processes_per_node, not _is_ready(seen, crew), seen.nodes[crew[0].node].age))
-    return tuple(process for crew in free[nodes:] for process in crew)
+    before = itertools.accumulate((len(crew) for crew in free), initial=0)
+    return tuple(process for crew, kept in zip(free, before, strict=False) if kept >= wanted for process in crew)
 
 
 def _first(crews: Sequence[list[ProcessSeen]], count: int, fits: Callable[[list[ProcessSeen]], bool]) -> list[list[ProcessSeen]]:

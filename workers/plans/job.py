@@ -110,7 +110,7 @@ def _failed_for_good(seen: JobSeen) -> str | None:
     """
     if hung := hanging(seen).failure:
         return hung
-    raised, words = faults(seen), retry.first_words(seen)
+    raised, words = faults(seen), retry.words(seen)
     if words is None:
         return None
     diagnosis = resuming.diagnosis(seen)

@@ -11,9 +11,6 @@ from workers.plans.job_seen import GenerationSeen, JobSeen, ProcessSeen
 
 WHY = "User code raised in processes that live on: the same members try once more."
 
-_AFTER_ALL = 1 << 62
-"""Told at the same moment, an end comes after what was raised in any generation."""
-
 
 @dataclass(frozen=True)
 class Due:
@@ -29,11 +26,13 @@ def count(seen: JobSeen) -> int:
     return len(faults(seen)) + len(ended)
 
 
-def first_words(seen: JobSeen) -> str | None:
-    """What the first failing process said; None if none has failed."""
-    told = [(one.raised.at[0], one.raised.generations[0], one.raised.words) for one in seen.processes if one.raised]
-    told += [(one.state_since, _AFTER_ALL, told_fault(one)) for one in faults(seen)]
-    return min(told)[-1] if told else None
+def words(seen: JobSeen) -> str | None:
+    """What user code said when it failed last: of the ranks of one generation the first one, which the others' errors may follow from. None: it has not failed."""
+    told = [(one.raised.generations[-1], one.raised.at[-1], one.raised.words) for one in seen.processes if one.raised]
+    told += [(one.reformed, one.state_since, told_fault(one)) for one in faults(seen)]
+    newest = max((generation for generation, _, _ in told), default=0)
+    last = [(at, text) for generation, at, text in told if generation == newest]
+    return min(last, key=lambda one: one[0])[1] if last else None
 
 
 def due(seen: JobSeen, generation: GenerationSeen, alive: Sequence[ProcessSeen]) -> Due | None:

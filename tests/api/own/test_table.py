@@ -102,7 +102,7 @@ def test_constraints_become_those_of_a_service_model():
     assert shapes["SubmitJobReplicas"] == {"type": "integer", "min": 1, "max": 100_000}
     assert shapes["ListJobStepsAfter"] == {"type": "long", "min": -1, "max": 2**63 - 1}
     assert shapes["SubmitJobRecovery"] == {"type": "string", "enum": ["in-process", "process"]}
-    assert shapes["SubmitJobRequest"]["required"] == ["Name", "Cluster", "Command", "WorkingDir", "Replicas"]
+    assert shapes["SubmitJobRequest"]["required"] == ["Name", "Cluster", "Command", "WorkingDir"]
     assert shapes["DescribeJobResponse"]["members"]["Spec"] == {"shape": "Document"}
     assert shapes["DescribeJobResponse"]["members"]["LossLast"] == {"shape": "Double"}
     assert "LossLast" not in shapes["DescribeJobResponse"]["required"]

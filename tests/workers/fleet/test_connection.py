@@ -30,7 +30,9 @@ def test_a_refusal_that_is_an_object_says_why_and_which_report() -> None:
 
 @pytest.mark.parametrize("body", NO_OBJECTS, ids=[repr(body[:8]) for body in NO_OBJECTS])
 def test_an_answer_that_is_no_object_is_one_clear_error(body: bytes) -> None:
-    with pytest.raises(Unreachable, match=rf"^the control plane answered 200 with a body of {len(body)} bytes that is no JSON object$"):
+    with pytest.raises(
+        Unreachable, match=rf"^the control plane answered 200 with a body of {len(body)} bytes that is no JSON object$"
+    ):
         connection._read(Answer(HTTPStatus.OK, body))
 
 
