@@ -108,8 +108,8 @@ class Checkpoints:
 
     def _save(self, wanted: Wanted, place: Place) -> None:
         self._retry_discard(place.rank)
-        cursor = {"step": place.step, "consumed": place.consumed, "loss": place.last_loss, "job": self._job, "recent": place.recent}
-        cursor |= {"position": place.position, "losses": place.losses.to_wire()}
+        cursor: dict[str, Any] = {"step": place.step, "consumed": place.consumed, "loss": place.last_loss, "job": self._job}
+        cursor |= {"recent": place.recent, "position": place.position, "losses": place.losses.to_wire()}
         save = f"{self._name}-{place.generation}"
         self._checkpointer.save(self._saver, self._state, wanted, place.step, save, place.rank, place.world_size, cursor)
         self._checkpointer.served(wanted)

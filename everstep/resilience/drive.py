@@ -107,7 +107,7 @@ def resilient(
 
 
 def _checked(
-    scale: Mapping[int, Mapping[str, Any]], loss: LossPolicy | None, checkpointer: Checkpointer | None
+    scale: Mapping[Any, Any], loss: LossPolicy | None, checkpointer: Checkpointer | None
 ) -> Mapping[int, Mapping[str, Any]]:
     if loss is not None and loss.goes_back and checkpointer is None:
         message = "LossPolicy(... 'rollback') has no checkpoints to go back to: resilient(state, everstep.Checkpointer(), loss=...)"

@@ -150,4 +150,5 @@ class OwnGroups:
             wish.group.fill(built.get(name))
             if name in built:
                 ranks = {member: number for number, member in enumerate(wish.members(rank, world_size))}
-                distributed_c10d._register_pg_in_world(wish.group, BACKEND, store, name, BACKEND, ranks)  # noqa: SLF001, checked at import
+                known_as = distributed_c10d.GroupName(name)
+                distributed_c10d._register_pg_in_world(wish.group, BACKEND, store, known_as, BACKEND, ranks)  # noqa: SLF001, checked at import

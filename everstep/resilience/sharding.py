@@ -125,7 +125,7 @@ def room(parameter: torch.nn.Parameter, shape: tuple[int, ...], dtype: torch.dty
         own = parameter._local_tensor  # noqa: SLF001
         meta = TensorMeta(parameter.shape, parameter.stride(), dtype)
         spec = DTensorSpec(parameter.device_mesh, parameter.placements, tensor_meta=meta)
-        return DTensor(torch.empty(own.shape, dtype=dtype, device=own.device), spec, requires_grad=False)  # type: ignore[call-arg]
+        return DTensor(torch.empty(own.shape, dtype=dtype, device=own.device), spec, requires_grad=False)
     return torch.empty(shape, dtype=dtype, device=parameter.device if shape else torch.device("cpu"))
 
 

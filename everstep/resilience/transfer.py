@@ -24,7 +24,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,7 +113,7 @@ class TransferServer:
                 connection.sendall(_STILL_PUBLISHED)
 
     @staticmethod
-    def _send_tensors(connection: socket.socket, part: list[torch.Tensor]) -> None:
+    def _send_tensors(connection: socket.socket, part: Sequence[torch.Tensor]) -> None:
         connection.sendall(_LENGTH.pack(sum(tensor.nbytes for tensor in part)))
         for tensor in part:
             whole = tensor.detach().cpu().contiguous()
@@ -196,7 +196,7 @@ class Receiver:
     def rows(self, targets: list[tuple[torch.Tensor, int]], seat: Seat, expected: list[Piece]) -> int:
         """Fills rows of the targets (each with the first byte) from a shard of another division. Returns the number of bytes."""
         with self._ask(self._holders[0], {"want": "rows", "seat": [seat.shards, seat.index]}) as connection:
-            announced = _LENGTH.unpack(self._read(connection, _LENGTH.size))[0]
+            announced: int = _LENGTH.unpack(self._read(connection, _LENGTH.size))[0]
             if announced != sum(piece.nbytes for piece in expected):
                 message = f"{self._holders[0]} sends {announced} bytes, expected {sum(piece.nbytes for piece in expected)}"
                 raise TransferFailed(message)
