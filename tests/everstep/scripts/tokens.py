@@ -1,6 +1,6 @@
 """A language model's loss in small: samples of unequal length, and the mean is that over all tokens. Usage: tokens.py MODE NOTES UNTIL [WORKERS].
 
-MODE is ddp or manual. Importing it does nothing: the test trains the same model by itself, without any of the runtime.
+MODE is ddp, manual, fsdp or hsdp (two shards). Importing it does nothing: the test trains the same model by itself, without any of the runtime.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import time
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import everstep
@@ -54,8 +57,12 @@ class Net(torch.nn.Module):
 def parts() -> tuple[Net, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
     torch.manual_seed(5)
     net = Net()
+    return net, *optimizer_of(net)
+
+
+def optimizer_of(net: torch.nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-    return net, optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 40)
+    return optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 40)
 
 
 def loss_sum(net: torch.nn.Module, samples: list[Sample]) -> tuple[torch.Tensor, int]:
@@ -64,10 +71,33 @@ def loss_sum(net: torch.nn.Module, samples: list[Sample]) -> tuple[torch.Tensor,
     return (net(inputs) - targets).square().sum(), len(targets)
 
 
+def wrapped(net: Net, mode: str, run: everstep.Run) -> torch.nn.Module:
+    if mode == "ddp":
+        return DistributedDataParallel(net)
+    if mode in {"fsdp", "hsdp"}:
+        mesh = run.mesh(shard=2 if mode == "hsdp" else None)
+        fully_shard(net.layers[0], mesh=mesh)
+        fully_shard(net, mesh=mesh)
+    return net
+
+
+def inside(tensor: torch.Tensor) -> torch.Tensor:
+    """Of a sharded tensor what is in this process."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def pair_of(rank: int, world_size: int) -> range:
+    """Ranks 0 and 1, 2 and 3; the last of an odd number is alone."""
+    return range(rank // 2 * 2, min(world_size, rank // 2 * 2 + 2))
+
+
 def main(mode: str, notes: Path, until: int, workers: int = 0) -> None:
-    everstep.init()
-    net, optimizer, scheduler = parts()
-    model = DistributedDataParallel(net) if mode == "ddp" else net
+    run = everstep.init()
+    torch.manual_seed(5)
+    net = Net()
+    model = wrapped(net, mode, run)
+    optimizer, scheduler = optimizer_of(net)
+    pair = run.group("pair", pair_of)
     state = everstep.State(model=model, optimizer=optimizer, scheduler=scheduler)
 
     @everstep.resilient(state, scale=SCALE)
@@ -76,6 +106,8 @@ def main(mode: str, notes: Path, until: int, workers: int = 0) -> None:
             total, tokens = loss_sum(model, [one for _, one in batch])
             loss = total / run.weight(tokens)
             loss.backward()
+            ranks = torch.tensor([run.rank])
+            dist.all_reduce(ranks, group=pair)
             rate = optimizer.param_groups[0]["lr"]
             with run.update(step, loss=loss) as update:
                 optimizer.step()
@@ -87,12 +119,13 @@ def main(mode: str, notes: Path, until: int, workers: int = 0) -> None:
                     "step": step,
                     "world": run.world_size,
                     "rank": run.rank,
+                    "pair": [pair.size(), int(ranks)],
                     "samples": hashed,
                     "rate": rate,
                     "loss": update.loss,
                     "scale": dict(run.scale),
                     "origin": run.batch_origin,
-                    "kept": [id(model), id(optimizer), *(one.data_ptr() for one in net.parameters())],
+                    "kept": [id(model), id(optimizer), *(inside(one).data_ptr() for one in net.parameters())],
                 }
                 with (notes / f"{os.getpid()}.jsonl").open("a") as stream:
                     stream.write(json.dumps(told) + "\n")
