@@ -70,7 +70,9 @@ def tell(connection: socket.socket, *lines: bytes) -> None:
     connection.sendall(b"".join(line + b"\n" for line in lines))
 
 
-def test_a_message_that_cannot_be_read_is_left_out_and_the_next_one_is_heard(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_message_that_cannot_be_read_is_left_out_and_the_next_one_is_heard(
+    agent: Agent, caplog: pytest.LogCaptureFixture
+) -> None:
     watcher = Watcher(str(agent.path), "p-1", lambda _: None)
     with agent.accept() as connection:
         for number, line in enumerate(UNREADABLE, start=1):
