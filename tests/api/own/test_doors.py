@@ -193,7 +193,7 @@ def test_what_a_model_can_check_is_refused_in_aws_s_words_and_all_at_once(server
 
 
 def test_what_only_the_job_file_knows_is_refused_in_its_words(ours: Any, cluster: str):
-    wrong = [({"Env": {"RANK": "1"}}, "RANK"), ({"Priority": "high"}, "not supported"), ({"InstanceGroups": ["x"]}, "workers")]
+    wrong = [({"Env": {"RANK": "1"}}, "RANK"), ({"Elastic": {"Min": 2, "Max": 1}}, "min"), ({"InstanceGroups": ["x"]}, "workers")]
     for change, told in wrong:
         code, message = refused(ours.submit_job, **FILE | change)
         assert (code, told in message) == ("ValidationException", True), change
