@@ -75,7 +75,6 @@ class Supervisor:
         environment: Mapping[str, str],
         variables: Variables | None = None,
     ) -> None:
-        self._node_id = node_id
         self._state_dir = state_dir
         self._report = report
         self._door = Door(state_dir, self)
@@ -286,7 +285,8 @@ class Supervisor:
     def _hand_on(self, assignment: Assignment, generation: Generation) -> None:
         job = generation.job
         self._rendezvous.admit(generation)
-        if assignment.launch.is_plain and generation.members[0].node == self._node_id:
+        first = generation.members[0].process
+        if assignment.launch.is_plain and (self.knows(first) or any(first == process.id for process in assignment.processes)):
             port = self._ports.reserve(job, generation.number)
             self._rendezvous.put(generation, torchrun.PORT_KEY, str(port))
         for name, running in self._processes.items():

@@ -64,7 +64,8 @@ class Nodes:
         """The next generation, of all that is held."""
         names = [(node, process) for node, listed in self.listed.items() for process in listed]
         members = tuple(
-            Member(rank, process.id, node, self.addresses[node], process.local_rank) for rank, (node, process) in enumerate(names)
+            Member(rank, process.id, f"the row of {node}", self.addresses[node], process.local_rank)
+            for rank, (node, process) in enumerate(names)
         )
         number = self.generation.number + 1 if self.generation else 1
         self.generation = Generation(JOB, number, "test", members, f"{self.addresses['i-1']}:{self.ports['i-1']}", "secret")
