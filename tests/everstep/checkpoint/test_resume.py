@@ -25,12 +25,20 @@ LIMIT_S = 90.0
 
 
 def job_of(
-    folder: Path, name: str, every: int, durable_every: int, faults: Sequence[Fault] = (), *, ranks: int = 2, spares: int = 0
+    folder: Path,
+    name: str,
+    every: int,
+    durable_every: int,
+    faults: Sequence[Fault] = (),
+    *,
+    ranks: int = 2,
+    spares: int = 0,
+    mode: str = "ddp",
 ) -> Job:
     notes = folder / name
     notes.mkdir(parents=True)
     arm(notes / "faults", faults)
-    arguments = ("ddp", str(notes), str(STEPS), str(notes / "faults"), str(every), str(durable_every))
+    arguments = (mode, str(notes), str(STEPS), str(notes / "faults"), str(every), str(durable_every))
     return Job(name, script_launch(SCRIPT, *arguments), ranks, spares)
 
 
