@@ -93,9 +93,9 @@ def test_a_notice_saves_the_next_step_on_all_ranks_durably_and_once(tmp_path: Pa
 
 def test_a_rank_that_is_handed_over_is_saved_by_those_who_take_over_and_loses_no_step(tmp_path: Path) -> None:
     async def scenario(here: Told) -> None:
-        leaver = next(name for name in here.job.members if here.job.placed[name] is here.plane.nodes[1])
+        await here.plane.until(lambda: bool(here.job.ready), LIMIT_S)
         step = here.step
-        await here.plane.replace(here.job, leaver, f"{LEAVING_CAUSE}: rank 1 (taken back); others take over.")
+        await here.plane.replace(here.job, here.job.members[1], f"{LEAVING_CAUSE}: rank 1 (taken back); others take over.")
         await here.saved(1)
         assert here.job.saved[0].step > step
         await here.durable(here.job.saved[0].step)
