@@ -11,7 +11,6 @@ import asyncio
 import logging
 import os
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -222,7 +221,7 @@ def _handles_signal(pid: int) -> bool:
     with suppress(OSError, ValueError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("SigCgt:"):
-                return bool(int(line.split()[1], 16) >> (signal.Signals(STACKS_SIGNAL) - 1) & 1)
+                return bool(int(line.split()[1], 16) >> (STACKS_SIGNAL - 1) & 1)
     return False
 
 

@@ -214,19 +214,23 @@ class Plane:
     def _hear(self, report: Report) -> None:
         job = self.jobs.get(getattr(report, "job", ""))
         if job is not None:  # else of checkpoints, which name their namespace
-            if isinstance(report, HungReport | StragglerReport | AnomalyReport):
-                job.evidence.append(report)
-            self._hear_of(job, report)
+            if isinstance(report, ProcessReport):
+                self._hear_process(job, report)
+            else:
+                self._hear_rank(job, report)
             self._news.set()
 
-    def _hear_of(self, job: Job, report: Report) -> None:
-        match report:
-            case ProcessReport(status=ProcessStatus.EXITED):
+    def _hear_process(self, job: Job, report: ProcessReport) -> None:
+        match report.status:
+            case ProcessStatus.EXITED:
                 self._hear_exit(job, report)
-            case ProcessReport(status=ProcessStatus.READY):
+            case ProcessStatus.READY:
                 job.ready.append(report.process)
-            case ProcessReport():
+            case _:
                 job.pids[report.process] = report.pid or 0
+
+    def _hear_rank(self, job: Job, report: Report) -> None:
+        match report:
             case FinishedReport():
                 job.finished[report.process] = report
             case ReformedReport():
@@ -238,10 +242,16 @@ class Plane:
             case ProgressReport():
                 job.losses.update((step.step, step.loss) for step in report.steps)
                 job.commits += [(report.generation, step.step, step.at) for step in report.steps]
-            case FailedReport(stays=True) if len({one.generation for one in [*job.raised, report]}) <= job.max_restarts:
-                job.raised.append(report)
             case FailedReport():
-                self._failure = f"{report.process} failed in generation {report.generation}:\n{report.traceback}"
+                self._hear_failed(job, report)
+            case HungReport() | StragglerReport() | AnomalyReport():
+                job.evidence.append(report)
+
+    def _hear_failed(self, job: Job, report: FailedReport) -> None:
+        if report.stays and len({one.generation for one in [*job.raised, report]}) <= job.max_restarts:
+            job.raised.append(report)
+        else:
+            self._failure = f"{report.process} failed in generation {report.generation}:\n{report.traceback}"
 
     def _hear_broken(self, job: Job, report: BrokenReport) -> None:
         job.broken.append(report)
@@ -249,14 +259,15 @@ class Plane:
             job.suspected_at = time.monotonic()
 
     def _hear_exit(self, job: Job, report: ProcessReport) -> None:
-        if report.process in job.placed and not job.is_over:
-            del job.placed[report.process]
+        is_ours_to_end = report.process not in job.placed
+        if not job.is_over:
+            job.placed.pop(report.process, None)
         job.exits.append(report)
         job.exited_at[report.process] = time.time()
         if report.process in job.ready:
             job.ready.remove(report.process)
-        is_late_spare = job.is_over and report.process not in job.members
-        if report.exit_code not in {0, None} or (report.exit_code is None and report.signal not in {9, None} and not is_late_spare):
+        is_ours_to_end |= job.is_over and report.process not in job.members  # or a spare that is late
+        if report.exit_code not in {0, None} or (report.exit_code is None and report.signal not in {9, None} and not is_ours_to_end):
             self._failure = f"{report.process} exited with {report.exit_code}, signal {report.signal}:\n{report.tail}"
 
     async def _decide(self, job: Job) -> None:
