@@ -86,3 +86,20 @@ def test_a_crash_loop_fails_with_the_traceback_of_the_first_failing_rank(stack, 
     assert "Rank 1 of generation 2 failed first" in job["failure"]
     assert "ValueError: the data has no column 'text'" in job["failure"]
     shutil.rmtree(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_script_that_loses_a_node_goes_on_smaller_and_the_loss_is_not_its_fault(stack, cluster, tmp_path):
+    longer = ("STEPS, EVERY, BATCH = 60,", "STEPS, EVERY, BATCH = 300,")
+    (tmp_path / "script.py").write_text(EXAMPLE.read_text().replace(*SLOWED).replace(*longer))
+    policy = {"min": 1, "max": 2, "faulty_scale_down_timeout": "1s"}
+    job_id = submit(stack, cluster, tmp_path, str(tmp_path), elastic=policy)
+    until("a checkpoint", (tmp_path / "checkpoint.pt").exists, 120)
+    stack.kill_node(members(stack.job(job_id))[1]["instance_id"])
+    job = stack.await_job(job_id, 240)
+    assert (job["status"], job["restarts"]) == ("Succeeded", 0), job
+    assert [generation["world_size"] for generation in job["generations"]][:2] == [2, 1]
+    logs = stack.rest.get(f"/v1/jobs/{job_id}/logs")["processes"]
+    done = [line for log in logs for line in log["text"].splitlines() if line.startswith("step ")]
+    assert any(", 1 ranks" in line for line in done), done
+    assert sum(line.startswith("step 300 of 300") for line in done) == 1
