@@ -56,7 +56,8 @@ def draw(seed: int, mode: str = "ddp", steps: int = STEPS, kills: int = KILLS) -
     chance = random.Random(seed)
     victims = Victims.of(mode, chance)
     faults: list[Fault] = []
-    for step in sorted(chance.sample(range(1, steps, 1 if mode in {"ddp", "manual"} else 2), kills)):
+    first = 3 if mode == "fsdp" else 1  # who goes back to before the first step has no optimizer state there, and makes a new one
+    for step in sorted(chance.sample(range(first, steps, 1 if mode in {"ddp", "manual"} else 2), kills)):
         phase = chance.choice(IN_STEP)
         delay = chance.uniform(0.0, 4.0) if phase in {"backward", "all-reduce"} and chance.random() < 0.6 else 0.0
         faults.append(Fault(chance.choice(victims.in_step), phase, step=step, after_ms=delay))
