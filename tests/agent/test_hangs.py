@@ -86,6 +86,7 @@ def test_a_rank_that_computes_for_ever_is_told_with_its_stack_and_its_place_take
     assert len(survivors) == 1, "who waited keeps its process"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_rank_that_is_stopped_is_told_as_frozen_and_is_killed_when_its_place_is_taken(tmp_path: Path) -> None:
     job = a_job(tmp_path, 60, pace_s=0.1)

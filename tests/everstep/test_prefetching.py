@@ -36,7 +36,7 @@ async def killed_once(folder: Path) -> tuple[Job, int]:
     return job, dead
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 def test_after_a_kill_the_first_batch_comes_from_shared_memory_and_each_sample_once(tmp_path: Path) -> None:
     job, dead = asyncio.run(killed_once(tmp_path))
     noted = notes_of(tmp_path)

@@ -89,8 +89,8 @@ def split_of(job: Job) -> Mapping[int, tuple[float, float]]:
     return found
 
 
-@pytest.mark.timeout(200)
-@pytest.mark.parametrize("mode", ["ddp", "manual"])
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("mode", ["ddp", pytest.param("manual", marks=pytest.mark.slow)])
 def test_growing_and_shrinking_changes_neither_the_samples_nor_the_mean_over_their_tokens(mode: str, tmp_path: Path) -> None:
     job, members = asyncio.run(resized(tmp_path, mode, SIZES))
     print("restart and first step, in seconds:", split_of(job))

@@ -40,8 +40,8 @@ async def trained(folder: Path, mode: str, faults: list[Fault], max_restarts: in
     return jobs
 
 
-@pytest.mark.timeout(200)
-@pytest.mark.parametrize("mode", ["ddp", "manual"])
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("mode", ["manual", pytest.param("ddp", marks=pytest.mark.slow)])
 def test_an_error_raised_in_a_rank_leaves_every_process_and_no_trace(mode: str, tmp_path: Path) -> None:
     faults = [Fault(number % RANKS, phase, step=2 + number, kind="raise") for number, phase in enumerate(IN_STEP)]
     faults += [Fault(rank, "forward", step=11, kind="raise") for rank in range(RANKS)]
@@ -59,7 +59,8 @@ def test_an_error_raised_in_a_rank_leaves_every_process_and_no_trace(mode: str, 
     assert all("InjectedFault" in report.traceback and "drive.py" not in report.traceback for report in raising.raised)
 
 
-@pytest.mark.timeout(100)
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_job_that_raises_more_often_than_it_may_fails_with_what_was_raised(tmp_path: Path) -> None:
     faults = [Fault(1, "forward", step=step, kind="raise") for step in (3, 5)]
     with pytest.raises(JobFailed, match="InjectedFault"):

@@ -77,6 +77,7 @@ def test_a_step_that_is_passed_over_changes_nothing_and_its_samples_are_not_seen
     assert steps(tmp_path) == [step for step in range(UNTIL) if step != 5]
 
 
+@pytest.mark.slow
 def test_without_a_policy_a_sick_loss_is_the_scripts_own_concern(tmp_path: Path) -> None:
     done = alone(tmp_path, sick=[5])
     assert done.returncode == 0, done.stderr
@@ -89,6 +90,7 @@ def test_a_policy_that_stops_says_which_loss_it_was(tmp_path: Path) -> None:
     assert "LossStopped: The loss of step 5 is nan: training stops." in done.stderr
 
 
+@pytest.mark.slow
 def test_losses_that_stay_sick_stop_the_run_at_the_limit(tmp_path: Path) -> None:
     done = alone(tmp_path, policy={"nan": "skip", "limit": 2}, sick=[5, 6, 7])
     assert done.returncode != 0
@@ -110,7 +112,7 @@ def test_a_run_goes_back_to_an_older_checkpoint_and_passes_the_step_over(tmp_pat
     assert weights(tmp_path / "notes") == weights(tmp_path / "other"), "the steps that are done again are the same ones"
 
 
-@pytest.mark.parametrize("ddp", [True, False])
+@pytest.mark.parametrize("ddp", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_all_ranks_pass_the_same_step_over_and_go_on_alike(tmp_path: Path, ddp: bool) -> None:
     job = train(tmp_path, {"policy": {"nan": "skip"}, "sick": [5], "ddp": ddp}, spares=0)
     assert len(digests(job)) == 1
@@ -121,6 +123,7 @@ def test_all_ranks_pass_the_same_step_over_and_go_on_alike(tmp_path: Path, ddp: 
     assert (anomaly.step, anomaly.what, anomaly.action) == (5, "not a number", "skip")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("phase", "rank"), [("vote", 1), ("after-reduce", 0), ("forward", 1)])
 def test_a_death_in_the_step_that_is_passed_over_leaves_no_rank_with_another_state(tmp_path: Path, phase: str, rank: int) -> None:
     whole = train(tmp_path / "whole", {"policy": {"nan": "skip"}, "sick": [5]}, spares=0)
@@ -130,6 +133,7 @@ def test_a_death_in_the_step_that_is_passed_over_leaves_no_rank_with_another_sta
     assert digests(broken) == digests(whole)
 
 
+@pytest.mark.slow
 def test_all_ranks_go_back_together_and_end_as_if_they_had_passed_the_step_over(tmp_path: Path) -> None:
     (tmp_path / "objects").mkdir()
     store = Store("127.78.99.7", (tmp_path / "objects").as_uri())
@@ -141,6 +145,7 @@ def test_all_ranks_go_back_together_and_end_as_if_they_had_passed_the_step_over(
     assert digests(job) == digests(skipped)
 
 
+@pytest.mark.slow
 def test_a_policy_that_stops_fails_every_rank_with_the_words(tmp_path: Path) -> None:
     with pytest.raises(JobFailed, match="The loss of step 5 is nan: training stops"):
         train(tmp_path, {"policy": {"nan": "stop"}, "sick": [5]}, spares=0)
