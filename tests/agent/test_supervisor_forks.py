@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from agent import processes
 from agent.supervisor import Supervisor
 from everstep.protocol import Assignment, Launch, Process, ProcessReport, ProcessStatus, Report
+from tests.patience import PATIENCE
 
 SCRIPT = """
 import atexit, json, os, sys
@@ -73,7 +75,7 @@ def on_a_node(folder: Path, scenario: Callable[[Supervisor, list[Report]], Await
 async def run(supervisor: Supervisor, reports: list[Report], launch: Launch, *names: str) -> None:
     """Has the processes run to their end; those that have run before are not started again."""
     await supervisor.apply(Assignment("job", launch, tuple(Process(name) for name in names)))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 60 * PATIENCE
     while not set(names) <= set(ended(reports)) and time.monotonic() < deadline:
         await asyncio.sleep(0.02)
 
@@ -131,6 +133,7 @@ def test_a_zygote_that_was_killed_is_replaced_at_the_next_fork(tmp_path: Path) -
         launch = Launch(("python", "script.py"), str(tmp_path / "work"))
         await run(supervisor, reports, launch, "p-good")
         os.kill(parent("p-good"), signal.SIGKILL)
+        await processes.until_gone(parent("p-good"))
         await asyncio.sleep(0.3)  # until it is noticed: whoever is forked before that is started directly
         await run(supervisor, reports, launch, "p-good", "p-next")
 
