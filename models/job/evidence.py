@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from models.events import Level
+from models.job import queries
 from models.job.changes import record
-from models.job.reports import find
 from models.job.table import JobProcess
 from models.move import wake
 
@@ -56,7 +56,7 @@ def report_hung(session: Session, process_id: str, hang: Hang, *, now: datetime)
 
     That a rank waits is no event: where one hangs, all the others do.
     """
-    job, process = find(session, process_id)
+    job, process = queries.reporting(session, process_id)
     if job is None or process is None or _age(process.hang) >= (hang.generation, hang.step, hang.seconds):
         return
     is_new = _age(process.hang)[:2] != (hang.generation, hang.step)
@@ -69,7 +69,7 @@ def report_hung(session: Session, process_id: str, hang: Hang, *, now: datetime)
 
 def report_straggler(session: Session, process_id: str, lag: Lag, *, now: datetime) -> None:
     """An event; nothing is done about it."""
-    job, process = find(session, process_id)
+    job, process = queries.reporting(session, process_id)
     if job is None or process is None:
         return
     words = (
@@ -81,7 +81,7 @@ def report_straggler(session: Session, process_id: str, lag: Lag, *, now: dateti
 
 def report_anomaly(session: Session, process_id: str, anomaly: Anomaly, *, now: datetime) -> None:
     """An event; the ranks have decided already."""
-    job, process = find(session, process_id)
+    job, process = queries.reporting(session, process_id)
     if job is None or process is None:
         return
     record(session, job, f"loss {anomaly.what}", anomaly.words[:600], now, level=Level.WARN, details=asdict(anomaly))

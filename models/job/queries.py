@@ -40,6 +40,16 @@ def processes(session: Session, job_id: str, *, alive_only: bool = False) -> lis
     return list(session.scalars(wanted.order_by(JobProcess.created_at, JobProcess.id)))
 
 
+def reporting(session: Session, process_id: str) -> tuple[Job, JobProcess] | tuple[None, None]:
+    """The process and its job, both locked; nothing if the process was never wanted or has been given up."""
+    job_id = session.scalar(select(JobProcess.job_id).where(JobProcess.id == process_id))
+    if job_id is None:
+        return None, None
+    job = get(session, job_id, lock=True)
+    process = session.scalars(locked(select(JobProcess).where(JobProcess.id == process_id))).one()
+    return (None, None) if process.state is ProcessState.LOST else (job, process)
+
+
 def on_node(session: Session, node_id: str) -> list[JobProcess]:
     """The processes of any job that should be alive on a node."""
     return list(session.scalars(select(JobProcess).where(JobProcess.node_id == node_id, JobProcess.state.in_(ALIVE))))

@@ -56,7 +56,7 @@ def report_process(session: Session, process_id: str, new: ProcessState, *, now:
 
     A fact that is known already stays as it was first told.
     """
-    job, process = find(session, process_id)
+    job, process = queries.reporting(session, process_id)
     if job is None or process is None:
         if new is ProcessState.EXITED:
             _note_late_exit(session, process_id, facts, now)
@@ -70,7 +70,7 @@ def report_process(session: Session, process_id: str, new: ProcessState, *, now:
 
 def report_broken(session: Session, process_id: str, generation: int, *, message: str, now: datetime) -> None:
     """A collective of the job's current generation failed in this process, while it lived."""
-    job, process = find(session, process_id)
+    job, process = queries.reporting(session, process_id)
     if job is None or process is None or generation != job.generation or generation <= process.broken:
         return
     process.broken = generation
@@ -98,7 +98,7 @@ def report_cut(session: Session, process_id: str, *, why: str, now: datetime) ->
 
 def report_reformed(session: Session, process_id: str, reform: Reform, *, now: datetime) -> None:
     """A member has joined a generation and holds its state. The last one to say so closes the forming."""
-    job, process = find(session, process_id)
+    job, process = queries.reporting(session, process_id)
     if job is None or process is None:
         return
     generation = queries.generation(session, job.id, reform.generation, lock=True)
@@ -132,7 +132,7 @@ def report_progress(session: Session, job_id: str, generation_number: int, steps
 
 def report_finished(session: Session, process_id: str, generation: int, *, step: int, digest: str | None, now: datetime) -> None:
     """A member has done all its steps and waits to be dismissed."""
-    job, process = find(session, process_id)
+    job, process = queries.reporting(session, process_id)
     if job is None or process is None or generation != job.generation:
         return
     process.reformed = max(process.reformed, generation)
@@ -144,7 +144,7 @@ def report_finished(session: Session, process_id: str, generation: int, *, step:
 
 def report_failed(session: Session, process_id: str, *, traceback: str, now: datetime) -> None:
     """User code raised in this process, which exits next. That of the rank that failed first is the job's failure, if it comes to that."""
-    job, process = find(session, process_id)
+    job, process = queries.reporting(session, process_id)
     if job is None or process is None or process.failure is not None:
         return
     process.failure = traceback
@@ -155,7 +155,7 @@ def report_failed(session: Session, process_id: str, *, traceback: str, now: dat
 
 def report_raised(session: Session, process_id: str, generation: int, *, traceback: str, now: datetime) -> None:
     """User code raised in this process, which lives on and waits for a generation to try again in. Counts once a generation."""
-    job, process = find(session, process_id)
+    job, process = queries.reporting(session, process_id)
     if job is None or process is None:
         return
     before = process.raised or {"generations": [], "at": [], "words": ""}
@@ -173,23 +173,13 @@ def report_raised(session: Session, process_id: str, generation: int, *, traceba
 
 def report_device_fault(session: Session, process_id: str, *, text: str, now: datetime) -> None:
     """An accelerator's driver has named this process. Its job is told which rank that is; how the process ends is another report's to say."""
-    job, process = find(session, process_id)
+    job, process = queries.reporting(session, process_id)
     if job is None or process is None:
         return
     who = f"Rank {process.rank}" if process.rank is not None else "A spare"
     process.device_fault = f"{who}: {text}"
     record(session, job, "accelerator fault", process.device_fault[:600], now, level=Level.WARN)
     session.flush()
-
-
-def find(session: Session, process_id: str) -> tuple[Job, JobProcess] | tuple[None, None]:
-    """The process and its job, both locked; nothing if the process was never wanted or has been given up."""
-    job_id = session.scalar(select(JobProcess.job_id).where(JobProcess.id == process_id))
-    if job_id is None:
-        return None, None
-    job = queries.get(session, job_id, lock=True)
-    process = session.scalars(locked(select(JobProcess).where(JobProcess.id == process_id))).one()
-    return (None, None) if process.state is ProcessState.LOST else (job, process)
 
 
 def _note_late_exit(session: Session, process_id: str, facts: Mapping[str, Any], now: datetime) -> None:

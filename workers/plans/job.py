@@ -257,13 +257,9 @@ def _replace(
     away = queueing.gives_back(seen, now) if missing.needed and fewer is None else None
     if away is not None:
         return Decision((*recovering, *queueing.withdrawn(seen, away)), _POLL)
-    waits = (
-        (resumes or f"Lost {names}.")
-        + " Waits for "
-        + (f"nodes for {missing.needed} processes." if missing.needed else "new processes to be ready.")
-    )
+    waits = _say(seen, f"{resumes or wait.lost} Waits for {missing.told}.")
     again = soonest(_POLL, fewer, placement.cooling(seen, now))
-    return Decision((*recovering, *started, *_awaits(seen, missing), *_say(seen, waits)), again)
+    return Decision((*recovering, *started, *_awaits(seen, missing), *waits), again)
 
 
 def _since(ranks: _Ranks, now: datetime) -> datetime:
@@ -312,6 +308,10 @@ def _nobody_died(seen: JobSeen, generation: GenerationSeen, ranks: _Ranks, lost:
 class _Missing:
     needed: int
     spares: int
+
+    @property
+    def told(self) -> str:
+        return f"nodes for {self.needed} processes" if self.needed else "new processes to be ready"
 
 
 def _idle(seen: JobSeen, generation: GenerationSeen, lost: Casualties) -> list[ProcessSeen]:

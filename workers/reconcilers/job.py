@@ -59,9 +59,29 @@ class JobReconciler:
             return None
         if job.state not in ENDED:
             _place_one_at_a_time(session, job)
+        return self._seen(session, job, now)
+
+    def plan(self, seen: seen_as.JobSeen, now: datetime) -> Decision[seen_as.Action]:
+        return plans.plan(seen, now)
+
+    def act(self, seen: seen_as.JobSeen, action: seen_as.Action) -> Any:
+        raise NotImplementedError
+
+    def settle(self, session: Session, row_id: str, results: tuple[seen_as.Action, ...], now: datetime) -> None:
+        job = session.get_one(Job, row_id)
+        was = job.state
+        for action in results:
+            _write(session, job, action, now)
+        tell(session, job, now=now)
+        if job.state in ENDED and was not in ENDED:
+            wake(session, job, now=now)  # its processes are still to leave
+        if job.state in ENDED:
+            _nudge_waiting(session, job)
+
+    def _seen(self, session: Session, job: Job, now: datetime) -> seen_as.JobSeen:
         cluster = session.get_one(Cluster, job.cluster_id)
-        generations = jobs.generations(session, row_id)
-        processes = jobs.processes(session, row_id)
+        generations = jobs.generations(session, job.id)
+        processes = jobs.processes(session, job.id)
         present = nodes.of_cluster(session, job.cluster_id)
         keep(session, [job, cluster, *generations, *processes, *present])
         others = [other for other in jobs.of_cluster(session, job.cluster_id, live_only=True) if other.id != job.id]
@@ -83,7 +103,7 @@ class JobReconciler:
             processes=tuple(_process_seen(process) for process in processes),
             nodes=nodes_seen,
             generations=tuple(_generation_seen(generation) for generation in generations[-_GENERATIONS:]),
-            told=tuple(_told(directive) for directive in directives.of_job(session, row_id)),
+            told=tuple(_told(directive) for directive in directives.of_job(session, job.id)),
             has_ever_formed=any(generation.formed_at is not None for generation in generations),
             step=job.step,
             has_namespace=has_namespace,
@@ -95,23 +115,6 @@ class JobReconciler:
             is_queue_behind=any(other.state is JobState.QUEUED and not other.stop_requested for other in others),
             patience=self.patience,
         )
-
-    def plan(self, seen: seen_as.JobSeen, now: datetime) -> Decision[seen_as.Action]:
-        return plans.plan(seen, now)
-
-    def act(self, seen: seen_as.JobSeen, action: seen_as.Action) -> Any:
-        raise NotImplementedError
-
-    def settle(self, session: Session, row_id: str, results: tuple[seen_as.Action, ...], now: datetime) -> None:
-        job = session.get_one(Job, row_id)
-        was = job.state
-        for action in results:
-            _write(session, job, action, now)
-        tell(session, job, now=now)
-        if job.state in ENDED and was not in ENDED:
-            wake(session, job, now=now)  # its processes are still to leave
-        if job.state in ENDED:
-            _nudge_waiting(session, job)
 
 
 def _groups(session: Session, job: Job) -> frozenset[str]:
