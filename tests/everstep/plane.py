@@ -267,7 +267,9 @@ class Plane:
         if report.process in job.ready:
             job.ready.remove(report.process)
         is_ours_to_end |= job.is_over and report.process not in job.members  # or a spare that is late
-        if report.exit_code not in {0, None} or (report.exit_code is None and report.signal not in {9, None} and not is_ours_to_end):
+        if report.exit_code not in {0, None} or (
+            report.exit_code is None and report.signal not in {9, None} and not is_ours_to_end
+        ):
             self._failure = f"{report.process} exited with {report.exit_code}, signal {report.signal}:\n{report.tail}"
 
     async def _decide(self, job: Job) -> None:
