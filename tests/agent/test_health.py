@@ -21,10 +21,12 @@ from agent.health.limits import Limits
 from agent.settings import SettingsError
 from everstep.examination import Check, HealthReport, Peer, Team, Verdict
 from everstep.protocol import Report
+from tests.patience import LOW_FLOORS
 from workers.plans import health
 
 ROOT = Path(__file__).parents[2]
 QUICK = {
+    **LOW_FLOORS,
     "EVERSTEP_HEALTH_STRESS_S": "0.05",
     "EVERSTEP_HEALTH_DISK_MIB": "2",
     "EVERSTEP_HEALTH_MEMORY_MIB": "4",

@@ -19,10 +19,11 @@ from models.operation.states import OperationKind
 from models.session import Sessions, unit_of_work
 from tests import rows
 from tests.live import MASTER_KEY, Place, ThreadedApi, host, wait_for
+from tests.patience import LOW_FLOORS
 from workers.driver import Driver
 from workers.reconcilers.health import HealthReconciler
 
-QUICK = {"EVERSTEP_HEALTH_STRESS_S": "0.05", "EVERSTEP_HEALTH_LINK_MIB": "1", "EVERSTEP_HEALTH_DISK_MIB": "1"}
+QUICK = {**LOW_FLOORS, "EVERSTEP_HEALTH_STRESS_S": "0.05", "EVERSTEP_HEALTH_LINK_MIB": "1", "EVERSTEP_HEALTH_DISK_MIB": "1"}
 
 
 def _places(sessions: Sessions) -> list[Place]:

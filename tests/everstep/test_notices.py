@@ -20,7 +20,7 @@ LIMIT_S = 60.0
 
 
 class Told:
-    """A job of two ranks and a spare, which saves nothing of its own accord; node 1 is the one that goes."""
+    """A job of two ranks and a spare, which saves nothing of its own accord; the node of rank 1 is the one that goes, whichever that is."""
 
     def __init__(self, folder: Path, plane: Plane, job: Job, tiers: Tiers) -> None:
         self.folder, self.plane, self.job, self.tiers = folder, plane, job, tiers
@@ -29,12 +29,16 @@ class Told:
     def step(self) -> int:
         return max(self.job.losses, default=-1)
 
+    @property
+    def leaver(self) -> str:
+        return self.job.members[1]
+
     async def after(self, steps: int) -> None:
         wanted = self.step + steps
         await self.plane.until(lambda: self.step >= wanted, LIMIT_S)
 
     def evacuate(self, told: Evacuation) -> None:
-        self.plane.nodes[1].supervisor.evacuate(told)
+        self.job.placed[self.leaver].supervisor.evacuate(told)
 
     async def saved(self, count: int) -> None:
         await self.plane.until(lambda: len(self.job.saved) >= count, LIMIT_S)
@@ -95,7 +99,7 @@ def test_a_rank_that_is_handed_over_is_saved_by_those_who_take_over_and_loses_no
     async def scenario(here: Told) -> None:
         await here.plane.until(lambda: bool(here.job.ready), LIMIT_S)
         step = here.step
-        await here.plane.replace(here.job, here.job.members[1], f"{LEAVING_CAUSE}: rank 1 (taken back); others take over.")
+        await here.plane.replace(here.job, here.leaver, f"{LEAVING_CAUSE}: rank 1 (taken back); others take over.")
         await here.saved(1)
         assert here.job.saved[0].step > step
         await here.durable(here.job.saved[0].step)

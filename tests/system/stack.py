@@ -20,11 +20,12 @@ from everstep.embedded.home import Home
 from everstep.embedded.stack import why_not_ready
 from everstep.protocol import NODE_ID_VARIABLE
 from everstep.rest import Rest, RestError
-from tests.patience import PATIENCE
+from tests.patience import LOW_FLOORS, PATIENCE
 
 ROLE = "arn:aws:iam::123456789012:role/test"
 SCRIPT = Path(__file__).with_name("small_job.py")
 HEALTH = {
+    **LOW_FLOORS,
     "EVERSTEP_HEALTH_STRESS_S": "0.05",
     "EVERSTEP_HEALTH_DISK_MIB": "1",
     "EVERSTEP_HEALTH_MEMORY_MIB": "4",

@@ -21,6 +21,13 @@ _LETTERS = "fghijklmnop"
 """``/dev/sdf`` to ``/dev/sdp``: what EC2 leaves to its users."""
 _ALIVE = frozenset({"pending", "running"})
 _TAGGED = ("instance", "volume", "network-interface")
+_METADATA = {
+    "HttpTokens": "required",
+    "HttpEndpoint": "enabled",
+    "HttpPutResponseHopLimit": 2,
+    "InstanceMetadataTags": "enabled",
+}
+"""Its tags tell an instance which start it is; the hop limit lets containers ask for credentials."""
 ENDED = "terminated"
 GOING = frozenset({"shutting-down", ENDED})
 _LISTED = ["pending", "running", "shutting-down", "stopping", "stopped"]
@@ -105,13 +112,7 @@ def launch(
         "MinCount": 1,
         "MaxCount": 1,
         "UserData": user_data,
-        # Its tags tell an instance which start it is; the hop limit lets containers ask for credentials.
-        "MetadataOptions": {
-            "HttpTokens": "required",
-            "HttpEndpoint": "enabled",
-            "HttpPutResponseHopLimit": 2,
-            "InstanceMetadataTags": "enabled",
-        },
+        "MetadataOptions": _METADATA,
         "InstanceInitiatedShutdownBehavior": "terminate",
         "TagSpecifications": [{"ResourceType": kind, "Tags": labels} for kind in _TAGGED],
     }
