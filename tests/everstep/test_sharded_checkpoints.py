@@ -43,7 +43,9 @@ def test_a_sharded_run_killed_whole_goes_on_from_memory_as_if_unbroken(mode: str
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize(("mode", "ranks"), [("fsdp", 3), pytest.param("ddp", 1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("mode", "ranks"), [pytest.param("fsdp", 3, marks=pytest.mark.slow), pytest.param("ddp", 1, marks=pytest.mark.slow)]
+)
 def test_a_run_in_other_shards_or_in_none_goes_on_from_memory(mode: str, ranks: int, tmp_path: Path) -> None:
     first = job_of(tmp_path, "first", EVERY, NEVER, killed_whole(), mode="fsdp")
     second = job_of(tmp_path, "second", EVERY, NEVER, ranks=ranks, mode=mode)

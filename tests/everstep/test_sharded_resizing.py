@@ -21,7 +21,7 @@ OBJECTS = 2
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize(("mode", "sizes"), [("fsdp", (4, 3, 2)), ("hsdp", (4, 2))])
+@pytest.mark.parametrize(("mode", "sizes"), [pytest.param("fsdp", (4, 3, 2), marks=pytest.mark.slow), ("hsdp", (4, 2))])
 def test_a_sharded_world_that_is_resized_trains_as_if_it_were_whole(mode: str, sizes: Sequence[int], tmp_path: Path) -> None:
     job, members = asyncio.run(resized(tmp_path, mode, sizes))
     assert [generation.world_size for generation in job.generations] == [2, *sizes]
