@@ -70,6 +70,7 @@ def digests(job: Job) -> set[str | None]:
     return {report.digest for report in job.finished.values()}
 
 
+@pytest.mark.slow
 def test_a_step_that_is_passed_over_changes_nothing_and_its_samples_are_not_seen_again(tmp_path: Path) -> None:
     done = alone(tmp_path, policy={"nan": "skip"}, sick=[5])
     assert done.returncode == 0, done.stderr
@@ -97,6 +98,7 @@ def test_losses_that_stay_sick_stop_the_run_at_the_limit(tmp_path: Path) -> None
     assert "after steps 5, 6 this is once too often (limit=2)" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_run_goes_back_to_an_older_checkpoint_and_passes_the_step_over(tmp_path: Path) -> None:
     (tmp_path / "objects").mkdir()
     environment = {"EVERSTEP_NAMESPACE": "ns", "EVERSTEP_DURABLE_URL": (tmp_path / "objects").as_uri()}
