@@ -68,6 +68,7 @@ def _parts(settings: Settings, clock: Callable[[], float], environ: dict[str, st
         report=outbox.put,
         environment=environ,
         variables=tier.variables,
+        prefetch_dir=settings.prefetch_dir,
     )
     network = Network()
     notices = Notices(state_dir=state_dir, environment=unsealed, tell=supervisor.evacuate, report=outbox.put)

@@ -35,6 +35,11 @@ class Settings:
     start: int = 0
     """Which start of the host this is."""
 
+    @property
+    def prefetch_dir(self) -> Path:
+        """Where batches that are prepared for the node's jobs lie: beside the tier's, which may be a file system of its own."""
+        return self.memory_tier_dir.with_name(f"{self.memory_tier_dir.name}.batches")
+
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
         """Raises SettingsError."""

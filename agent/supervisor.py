@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,6 +73,7 @@ class Supervisor:
         report: Callable[[Report], None],
         environment: Mapping[str, str],
         variables: Variables | None = None,
+        prefetch_dir: Path | None = None,
     ) -> None:
         self._state_dir = state_dir
         self._report = report
@@ -83,7 +83,7 @@ class Supervisor:
         self._processes: dict[str, _Running] = {}
         self._assignments: dict[str, Assignment] = {}
         self._zygotes = Zygotes(self._exits.learn)
-        self._prefetch = Prefetch(state_dir)
+        self._prefetch = Prefetch(prefetch_dir)
         self._starter = Starter(
             environment={**environment, "EVERSTEP_NODE_ID": node_id},
             address=address,
@@ -107,7 +107,7 @@ class Supervisor:
         self._starter.records.mkdir(parents=True, exist_ok=True)
         for record in processes.read_records(self._starter.records):
             self._adopt(record)
-        self._prefetch.sweep({running.job for running in self._processes.values()}, time.time())
+        self._prefetch.sweep({running.job for running in self._processes.values()})
         await self._door.start()
         kept = self._state_dir / "rendezvous.port"
         port = await self._rendezvous.start(int(kept.read_text()) if kept.exists() else 0)
@@ -157,6 +157,7 @@ class Supervisor:
             self._let_go(name, running, grace_s)
         await asyncio.gather(*(running.ending for running in self._processes.values() if running.ending), return_exceptions=True)
         await self.detach()
+        self._prefetch.end()
 
     async def detach(self) -> None:
         """Lets go of everything without ending it, as a crash would: processes stay for the next supervisor."""
@@ -168,7 +169,6 @@ class Supervisor:
         await self._door.stop()
         await self._rendezvous.stop()
         await self._zygotes.stop()
-        self._prefetch.let_go()
         self._ports.stop()
         self._progress.tell()
 

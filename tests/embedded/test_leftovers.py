@@ -83,7 +83,13 @@ def test_memory_of_the_home_s_nodes_and_of_dead_ones_is_given_back_and_that_of_l
     dead, ours, alive = "i-00000000000000001", "i-00000000000000002", NODE
     for name in (dead, ours, alive, "not-a-node"):
         (tmp_path / "memory" / name / "ns").mkdir(parents=True)
+        (tmp_path / "memory" / f"{name}.batches" / "job-1").mkdir(parents=True)
     (home.hosts / ours).mkdir()
     start({"EVERSTEP_NODE_ID": alive})
     leftovers.give_memory_back(home, tmp_path / "memory")
-    assert sorted(folder.name for folder in (tmp_path / "memory").iterdir()) == [alive, "not-a-node"]
+    assert sorted(folder.name for folder in (tmp_path / "memory").iterdir()) == [
+        alive,
+        f"{alive}.batches",
+        "not-a-node",
+        "not-a-node.batches",
+    ]

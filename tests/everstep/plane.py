@@ -193,6 +193,7 @@ class Plane:
             report=self._hear,
             environment=self._environment,
             variables=variables if tier else None,
+            prefetch_dir=state_dir / "batches",
         )
 
     def _mint(self, job: Job) -> None:

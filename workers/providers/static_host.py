@@ -130,7 +130,7 @@ def release(told: dict[str, Any]) -> dict[str, Any]:
             _leave(told, instance_id, name)
         _empty(directory, keep=("claim.json",))
     left = [str(path) for path in directory.glob("*") if path.name != "claim.json"] if noted else []
-    left += [told["memory"]] if Path(told["memory"]).exists() else []
+    left += [memory for memory in (told["memory"], f"{told['memory']}.batches") if Path(memory).exists()]
     if left or _members(instance_id):
         message = f"the host is not clean: {', '.join(left) or 'processes do not end'}"
         raise Problem(message)
@@ -298,7 +298,8 @@ def _end(told: dict[str, Any], instance_id: str) -> None:
     memory = Path(told["memory"])
     if memory.is_mount():
         subprocess.run(["umount", "--lazy", str(memory)], check=False, timeout=_COMMAND_S, **_NOWHERE)
-    shutil.rmtree(memory, ignore_errors=True)
+    for folder in (memory, memory.with_name(f"{memory.name}.batches")):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _shepherd(directory: Path) -> int:
