@@ -265,7 +265,7 @@ class Supervisor:
         running = self._processes[record.process]
         running.record = record
         if not record.pid:
-            self._ended(record.process, Exit(code=0 if started.was_never_wanted else _CANNOT_START))
+            self._ended(record.process, Exit(signal=signal.SIGTERM) if started.was_never_wanted else Exit(code=_CANNOT_START))
             return
         self._report(self._process_report(record.process))
         self._exits.watch(record.pid, lambda ended: self._ended(record.process, ended), started.child)

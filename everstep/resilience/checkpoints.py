@@ -31,6 +31,8 @@ from .state import State
 
 _log = logging.getLogger("everstep.checkpoint")
 _MOST_CANDIDATES = 16
+_MOST_LOOKED_THROUGH = 1024
+"""For one that is old enough to go back to."""
 _LOOK_PATIENCE_S = 20.0
 _LOOK_TWICE_S = 6.0
 _SURE_AFTER_S = 1.5
@@ -165,11 +167,12 @@ class Checkpoints:
     def _look(self) -> tuple[tuple[Candidate, ...], str | None]:
         """Candidates, newest first, and what could not be asked."""
         try:
-            found = self._checkpointer.tiers.latest(_MOST_CANDIDATES)
+            found = self._checkpointer.tiers.latest(_MOST_CANDIDATES if self.not_after is None else _MOST_LOOKED_THROUGH)
         except (EverstepError, OSError) as error:
             return (), str(error)
         seen = (Candidate(one.step, one.save, one.is_in_memory) for one in found)
-        return tuple(one for one in seen if (one.step, one.save) not in self._unreadable and self._is_old_enough(one)), None
+        usable = [one for one in seen if (one.step, one.save) not in self._unreadable and self._is_old_enough(one)]
+        return tuple(usable[:_MOST_CANDIDATES]), None
 
     def _is_old_enough(self, one: Candidate) -> bool:
         return self.not_after is None or one.step <= self.not_after

@@ -211,7 +211,9 @@ class _Drive:
             except Unwind:
                 continue
             except Exception as error:
-                if not (self._membership.has_lost_generation or self._stays_after(error)):
+                if self._membership.has_lost_generation:
+                    self._run.give_up_step()
+                elif not self._stays_after(error):
                     raise
                 continue
             is_finished = True

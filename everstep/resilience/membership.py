@@ -245,9 +245,13 @@ class Membership:
         return None
 
     def _stand_aside(self, number: int) -> None:
-        """A generation without this process: it is a spare from now on, with a state that ages."""
+        """A generation without this process: it is a spare from now on, with a state that ages.
+
+        A gradient in hand is of a world that is no more: the others may train that step once more, in another one.
+        """
         self.place.generation = number
         self.place.alone_since = 0
+        self.place.is_reduced = False
         self.moves.forget_all()
 
     def _join(self, generation: Generation, state: State) -> Source:

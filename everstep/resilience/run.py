@@ -287,8 +287,7 @@ class Run:
     def tear(self) -> None:
         """An update was left half-way: this process's state is no longer that of any step."""
         self._is_torn = True
-        if self._membership.has_lost_generation:
-            self._place.holds_state = False
+        self._place.holds_state = False
 
     def give_up_step(self) -> None:
         """User code has left the step by an error: whatever of it is in hand is not gone on with."""

@@ -170,9 +170,11 @@ class Replicator:
         return step % self._every == 0
 
     def begin(self, copy: Copy) -> None:
-        """The copy before has been waited for."""
+        """The copy before is waited for: a step that is passed over has no vote which would have done so. What failed with it is raised by ``settle``."""
+        self.rest()
+        if self._error is not None:
+            return
         self._done.clear()
-        self._error = None
         threading.Thread(target=self._run, args=(copy,), name="everstep-replica", daemon=True).start()
 
     def settle(self) -> None:

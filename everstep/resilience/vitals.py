@@ -25,6 +25,8 @@ from .place import Place
 from .watcher import Watcher
 
 PULSE_S = 1.0
+_TOLD_AT = (1.25, 1.5, 2.0)
+"""Of the limit: when it is told again that it has passed; from then on whenever the time has doubled."""
 _LONGEST_STACK = 12_000
 
 
@@ -41,6 +43,7 @@ class Vitals:
         self._trains = threading.get_ident()
         self._ticks = Ticks(PULSE_S)
         self._tells_at_s = 0.0
+        self._said_waiting: bool | None = None
         if watcher is not None:
             watcher.pulse = self.pulse
 
@@ -74,7 +77,11 @@ class Vitals:
     # ------------------------------------------------------------ the watcher's thread
 
     def pulse(self, now: float | None = None) -> dict[str, Any]:
-        """For the watcher's thread: what is told to the agent. ``stack`` is there when the limit has passed, and whenever that has doubled."""
+        """For the watcher's thread: what is told to the agent, with a ``stack`` where the limit has passed.
+
+        That is told then, several times before the time has doubled, whenever it doubles, and when a rank that computed begins to wait, or the other
+        way round: who is to blame is told by the newest words.
+        """
         now = time.monotonic() if now is None else now
         self.pace.forgive(self._ticks.lost(now))
         seconds, limit_s = self.pace.seconds(now), self.pace.limit_s
@@ -85,10 +92,13 @@ class Vitals:
             "limit_s": limit_s,
         }
         if seconds is None or seconds <= limit_s:
-            self._tells_at_s = 0.0
-        elif seconds >= self._tells_at_s:
-            self._tells_at_s = seconds * 2
-            told |= {"is_waiting": self._waits(), "stack": stacks(self._trains)}
+            self._tells_at_s, self._said_waiting = 0.0, None
+            return told
+        is_waiting = self._waits()
+        if seconds >= self._tells_at_s or is_waiting is not self._said_waiting:
+            self._tells_at_s = next((part * limit_s for part in _TOLD_AT if part * limit_s > seconds), seconds * 2)
+            self._said_waiting = is_waiting
+            told |= {"is_waiting": is_waiting, "stack": stacks(self._trains)}
         return told
 
     @contextlib.contextmanager

@@ -255,14 +255,14 @@ def settle_why(job: Job, why: str) -> None:
 
 
 def _count(session: Session, job: Job, members: Sequence[JobProcess]) -> None:
-    """A membership of another size is no recovery from a fault."""
+    """A membership of another size is no recovery from a fault, nor are the same members once more."""
     before = queries.generation(session, job.id, job.generation) if job.generation else None
     if before is None:
         return
-    if len(before.members) == len(members):
-        job.recoveries += 1
-    else:
+    if len(before.members) != len(members):
         job.resizes += 1
+    elif before.members != [member.id for member in members]:
+        job.recoveries += 1
 
 
 def record(

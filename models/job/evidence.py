@@ -60,7 +60,10 @@ def report_hung(session: Session, process_id: str, hang: Hang, *, now: datetime)
     if job is None or process is None or _age(process.hang) >= (hang.generation, hang.step, hang.seconds):
         return
     is_new = _age(process.hang)[:2] != (hang.generation, hang.step)
-    process.hang = {**asdict(hang), "stack": hang.stack[:_LONGEST_STACK], "at": now.isoformat()}
+    known = process.hang
+    is_same = known is not None and not is_new and known["how"] == hang.how
+    since = known["since"] if known is not None and is_same else now.isoformat()
+    process.hang = {**asdict(hang), "stack": hang.stack[:_LONGEST_STACK], "at": now.isoformat(), "since": since}
     wake(session, job, now=now)
     if is_new and hang.how != "waiting":
         words = f"{_who(process)} has made no progress for {hang.seconds:.0f} s at step {hang.step} and is {hang.how}."

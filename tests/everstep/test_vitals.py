@@ -17,12 +17,23 @@ def test_a_pulse_says_where_the_process_stands_and_nothing_of_stacks_while_all_i
     assert one.pulse(100.5) == {"generation": 2, "step": 7, "seconds": 0.5, "limit_s": 10.0}
 
 
-def test_a_pulse_tells_the_stack_when_the_limit_has_passed_and_whenever_that_has_doubled():
+def test_a_pulse_tells_the_stack_when_the_limit_has_passed_soon_again_and_whenever_that_has_doubled():
     one = vitals()
     one.pace.begin(100.0)
     told = [second for second in range(100, 160) if "stack" in one.pulse(float(second))]
-    assert told == [111, 122, 144]
-    assert "stack" in [one.pulse(float(second)) for second in range(160, 200)][28]
+    assert told == [111, 113, 115, 120, 140]
+    assert "stack" in [one.pulse(float(second)) for second in range(160, 200)][20]
+
+
+def test_a_rank_that_begins_to_wait_after_its_limit_says_so_at_once():
+    waits = False
+    one = Vitals(Place(generation=2, step=7), lambda: waits, after_s=1.0)
+    one.pace.begin(100.0)
+    told = [one.pulse(float(second)) for second in range(100, 130)]
+    assert told[-1].get("is_waiting") is None
+    waits = True
+    assert one.pulse(130.0)["is_waiting"] is True
+    assert "is_waiting" not in one.pulse(131.0)
 
 
 def test_progress_ends_a_hang_and_the_next_one_is_told_anew():
@@ -31,7 +42,7 @@ def test_progress_ends_a_hang_and_the_next_one_is_told_anew():
     assert "stack" in [list(one.pulse(float(second))) for second in range(100, 112)][-1]
     one.pace.committed(111.5)
     assert "stack" not in one.pulse(112.0)
-    assert [second for second in range(113, 132) if "stack" in one.pulse(float(second))] == [122]
+    assert [second for second in range(113, 132) if "stack" in one.pulse(float(second))] == [122, 124, 127]
 
 
 def test_time_in_which_the_process_itself_stood_still_makes_nobody_hang():

@@ -163,7 +163,9 @@ def course(
     size = len(generation.members) // seen.processes_per_node
     crews = _crews(seen, idle)
     spare_nodes = min(seen.spares, len(crews))
-    free = [node for node in placement.free_nodes(seen) if not placement.node_cools(seen, node, now)][seen.spares - spare_nodes :]
+    bad = placement.shunned(seen)
+    usable = [node for node in placement.free_nodes(seen) if node.id not in bad and not placement.node_cools(seen, node, now)]
+    free = usable[seen.spares - spare_nodes :]
     ready = sum(_is_ready(seen, crew) for crew in crews)
     at_hand = len(crews) - spare_nodes
     capacity = Capacity(at_hand, tuple(node.free_since for node in free), _failed_at(seen))
@@ -223,17 +225,17 @@ def without_lost(
     if elastic is None:
         return None
     size = len(generation.members) // seen.processes_per_node
-    crews = _crews(seen, alive)
+    left = len(alive) // seen.processes_per_node
     ready = [crew for crew in _crews(seen, others) if _is_ready(seen, crew)]
-    to = elastic.policy.fitting(min(aim(elastic), size, len(crews) + len(ready)))
-    if to is None or not (any(process.reformed for crew in crews for process in crew) or not seen.has_ever_formed):
+    to = elastic.policy.fitting(min(aim(elastic), size, left + len(ready)))
+    if to is None or not (any(process.reformed for process in alive) or not seen.has_ever_formed):
         return None
     patience = elastic.policy.faulty * (2 if wait.is_warming else 1)
     rest = wait.since + patience - now
-    if rest > timedelta(0) and len(crews) < aim(elastic) and not _is_failed_growth(elastic, generation, wait, size):
+    if rest > timedelta(0) and left < aim(elastic) and not _is_failed_growth(elastic, generation, wait, size):
         return rest
-    kept = _kept(seen, alive, min(to, len(crews)))
-    news = [process.id for crew in ready[: to - len(crews)] for process in crew] if to > len(crews) else []
+    kept = _kept(seen, alive, min(to, left))
+    news = [process.id for crew in ready[: to - left] for process in crew] if to > left else []
     why = f"Goes on with {_nodes(to)}" if to == size else f"Shrinks from {size} to {_nodes(to)}"
     return Publish((*kept, *news), f"{wait.lost} {why}.", wait.evidence_at)
 
@@ -269,7 +271,8 @@ def has_been_graceful(seen: JobSeen, generation: GenerationSeen, now: datetime) 
             is_resize = len(one.members) != len(generation.members)
             return not is_resize or now - first.decided_at >= seen.elastic.policy.graceful
         first = one
-    return True
+    changes = seen.elastic.changes  # it has been published again so often that its beginning is out of sight
+    return not changes or now - changes[-1].at >= seen.elastic.policy.graceful
 
 
 # ---------------------------------------------------------------------------------------------- nodes and their processes
@@ -280,18 +283,32 @@ def _crews(seen: JobSeen, processes: Sequence[ProcessSeen]) -> list[list[Process
     by_node: dict[NodeId, list[ProcessSeen]] = defaultdict(list)
     for process in processes:
         by_node[process.node].append(process)
-    return [crew for crew in by_node.values() if len(crew) == seen.processes_per_node]
+    whole = [crew for crew in by_node.values() if len(crew) == seen.processes_per_node]
+    return [sorted(crew, key=lambda process: process.local_rank) for crew in whole]
 
 
 def _kept(seen: JobSeen, members: Sequence[ProcessSeen], to: int) -> tuple[ProcessId, ...]:
-    """The members, by rank, that stay when the job shrinks: on nodes that need not be left, and that hold the state, the lowest ranks first."""
+    """Those of the members, by rank, that stay when the job has ``to`` nodes' worth of them.
 
-    def worth(crew: Sequence[ProcessSeen]) -> tuple[bool, bool]:
-        return seen.nodes[crew[0].node].leave_why is not None, not all(process.reformed for process in crew)
+    On whole nodes that need not be left, and that hold the state, the lowest ranks first. Ranks may have moved to nodes of others, so that few are whole:
+    then parts of nodes stay. One who holds the state always does.
+    """
+    by_node: dict[NodeId, list[ProcessSeen]] = defaultdict(list)
+    for process in members:
+        by_node[process.node].append(process)
 
-    crews = sorted(_crews(seen, members), key=worth)[:to]
-    stay = {process.id for crew in crews for process in crew}
-    return tuple(process.id for process in members if process.id in stay)
+    def worth(crew: Sequence[ProcessSeen]) -> tuple[bool, bool, bool]:
+        is_part = len(crew) < seen.processes_per_node
+        return seen.nodes[crew[0].node].leave_why is not None, is_part, not all(process.reformed for process in crew)
+
+    ordered = [process for crew in sorted(by_node.values(), key=worth) for process in crew]
+    wanted = to * seen.processes_per_node
+    stay = ordered[:wanted]
+    holder = next((process for process in ordered if process.reformed), None)
+    if holder is not None and not any(process.reformed for process in stay):
+        stay[-1] = holder
+    ids = {process.id for process in stay}
+    return tuple(process.id for process in members if process.id in ids)
 
 
 def _superfluous(seen: JobSeen, idle: Sequence[ProcessSeen], wanted: int) -> tuple[ProcessSeen, ...]:

@@ -9,6 +9,7 @@ hangs is the script's own fault: each time more patience is shown, and then the 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from models.ids import ProcessId
 from models.job.states import ProcessState
@@ -18,6 +19,8 @@ COMPUTING, WAITING, FROZEN = "computing", "waiting", "frozen"
 MISMATCH_CAUSE = "Every rank waits for the others in a collective"
 """With these words begins the cause of a generation that is to show whether ranks always wait for each other at this step."""
 _MOST_AT_A_STEP = 3
+_AGAIN = 5
+"""A process speaks again after each quarter of its limit: within a fifth of it, what it said before is not held against it."""
 _UNWITNESSED = 30
 """Nobody waits for it, or nobody says so: so many times the limit."""
 
@@ -38,7 +41,7 @@ def hanging(seen: JobSeen) -> Hanging:
     if generation is None:
         return Hanging(frozen)
     members = [(rank, seen.by_id[process]) for rank, process in enumerate(generation.members)]
-    stuck = [(process, hang) for _, process in members if (hang := _current(seen, generation, process)) is not None]
+    stuck = [(process, hang) for _, process in members if (hang := _current(generation, process)) is not None]
     doomed = {process.id: _told(seen, process, hang) for process, hang in stuck if _is_to_blame(seen, process, hang, stuck)}
     doomed |= {process: why for process, why in frozen.items() if process not in doomed}
     if doomed and (failure := _always_here(seen, doomed)):
@@ -49,10 +52,14 @@ def hanging(seen: JobSeen) -> Hanging:
     return _all_wait(seen, generation, waiting)
 
 
-def _current(seen: JobSeen, generation: GenerationSeen, process: ProcessSeen) -> HangSeen | None:
-    """What was told of this generation, unless the job has gone on since: a step more may have been committed without this rank, two may not."""
+def _current(generation: GenerationSeen, process: ProcessSeen) -> HangSeen | None:
+    """What was told of this generation, unless it has gone on since: a step more may have been committed without this rank, two may not.
+
+    The generation's own progress counts: it may do steps again that the job has been at before.
+    """
     hang = process.hang
-    is_so = hang is not None and process.is_alive and hang.generation == generation.number and hang.step + 1 >= seen.step
+    reached = generation.reached or 0
+    is_so = hang is not None and process.is_alive and hang.generation == generation.number and hang.step + 1 >= reached
     return hang if is_so else None
 
 
@@ -62,8 +69,18 @@ def _is_to_blame(seen: JobSeen, process: ProcessSeen, hang: HangSeen, stuck: lis
     if hang.how == FROZEN:
         return True
     patience = 2 ** len(_gave_up_at(seen, hang.step))
-    waits = any(other.how == WAITING and 0 <= other.step - hang.step <= 1 for one, other in stuck if one is not process)
+    waits = any(_is_witness(other, hang) for one, other in stuck if one is not process)
     return hang.seconds > hang.limit_s * (patience if waits else _UNWITNESSED)
+
+
+def _is_witness(other: HangSeen, hang: HangSeen) -> bool:
+    """Whether this rank waits for the one that is said to hang, and did so well before that one spoke last.
+
+    All may be slow in one step, and then the first that is done with it waits for some that are healthy.
+    """
+    if other.how != WAITING or not 0 <= other.step - hang.step <= 1:
+        return False
+    return other.since is None or hang.at is None or hang.at - other.since >= timedelta(seconds=hang.limit_s / _AGAIN)
 
 
 def _gave_up_at(seen: JobSeen, step: int) -> list[ProcessSeen]:

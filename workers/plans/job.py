@@ -144,7 +144,7 @@ def _form(seen: JobSeen, lost: Casualties, now: datetime, *, resumes: str | None
     started, missing = _start(seen, lost, now, needed=short, spares=min(spares, spares + short))
     away = queueing.gives_back(seen, now) if missing.needed else None
     if away is not None:
-        return Decision((*(GiveUp(one.id, away, is_planned=True) for one in lost.alive), *queueing.withdrawn(seen, away)), _POLL)
+        return Decision(queueing.withdrawn(seen, away), _POLL)
     ready = sum(process.state is ProcessState.READY for process in lost.alive)
     waits = f"{resumes} " if resumes else ""
     waits += f"{ready} of {seen.world_size} processes are ready."
@@ -183,7 +183,7 @@ def _ranks(seen: JobSeen, generation: GenerationSeen, lost: Casualties) -> _Rank
     is_missed = any(process.broken >= generation.number for process in alive)
     dead = [process for process in members if process.id not in counted and (is_missed or process not in left_well)]
     done = [process for process in members if process.state is ProcessState.FINISHED or process in left_well]
-    return _Ranks(alive, dead, len(done) == len(members))
+    return _Ranks(alive, dead, bool(members) and len(done) == len(members))
 
 
 def _keep(seen: JobSeen, generation: GenerationSeen, lost: Casualties, now: datetime) -> Decision[Action]:

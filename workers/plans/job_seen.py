@@ -81,7 +81,10 @@ class RaisedSeen:
 
 @dataclass(frozen=True)
 class HangSeen:
-    """That a process made no progress for ``seconds`` at ``step`` of ``generation``; ``how`` is computing, waiting or frozen."""
+    """That a process made no progress for ``seconds`` at ``step`` of ``generation``; ``how`` is computing, waiting or frozen.
+
+    ``since`` is when it was first told so of this step, ``at`` when last.
+    """
 
     generation: int
     step: int
@@ -90,6 +93,7 @@ class HangSeen:
     limit_s: float
     stack: str = ""
     at: datetime | None = None
+    since: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,7 @@ class ProcessSeen:
 
 @dataclass(frozen=True)
 class GenerationSeen:
-    """``step`` is the one that it went on with, known when it has formed."""
+    """``step`` is the one that it went on with, known when it has formed, and ``reached`` the one after the last it is known to have committed."""
 
     number: int
     members: tuple[ProcessId, ...]
@@ -134,6 +138,7 @@ class GenerationSeen:
     is_formed: bool
     step: int | None = None
     cause: str = ""
+    reached: int | None = None
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,10 @@ def free_nodes(seen: JobSeen) -> list[NodeSeen]:
 
 
 def free_slots(seen: JobSeen, now: datetime) -> list[Slot]:
-    """Every slot of every free node."""
-    slots = [(node.id, local_rank) for node in free_nodes(seen) for local_rank in range(seen.processes_per_node)]
+    """Every slot of every free node that the job does not shun."""
+    bad = shunned(seen)
+    usable = [node for node in free_nodes(seen) if node.id not in bad]
+    slots = [(node.id, local_rank) for node in usable for local_rank in range(seen.processes_per_node)]
     return [slot for slot in slots if not _cools(seen, slot, now)]
 
 

@@ -52,9 +52,11 @@ def gives_back(seen: JobSeen, now: datetime) -> str | None:
     return f"No replacement for {nodes} in {seen.patience.repair}, and another job waits for those that are left: it is queued again{again}."
 
 
-def withdrawn(seen: JobSeen, why: str) -> tuple[Move, ...]:
-    """The way back into the queue from where the job is now."""
-    return (Move(JobState.QUEUED if seen.state is JobState.FORMING else JobState.EVICTING, why),)
+def withdrawn(seen: JobSeen, why: str) -> tuple[Action, ...]:
+    """The way back into the queue from where the job is now. Nothing of a queued job may be alive: it would hold nodes that it waits for itself."""
+    if seen.state is not JobState.FORMING:
+        return (Move(JobState.EVICTING, why),)
+    return (*(GiveUp(process.id, why, is_planned=True) for process in seen.alive), Move(JobState.QUEUED, why))
 
 
 def with_awaits(seen: JobSeen, actions: Sequence[Action]) -> tuple[Action, ...]:

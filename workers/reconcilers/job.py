@@ -199,7 +199,8 @@ def _nodes_seen(
         for age, node in enumerate(present)
     }
     claims = [Claim(other, _groups(session, other)) for other in others if other.awaits]
-    own = frozenset(one.node_id for one in processes if one.state in ALIVE or one.rank is not None)
+    lately = now - Patience().repair
+    own = frozenset(one.node_id for one in processes if one.state in ALIVE or (one.rank is not None and one.state_since > lately))
     kept = kept_for_others(job, claims, found, own, now)
     return {id_: replace(node, is_held=True) if id_ in kept else node for id_, node in found.items()}
 
@@ -259,6 +260,7 @@ def _generation_seen(generation: Generation) -> seen_as.GenerationSeen:
         is_formed=generation.formed_at is not None,
         step=generation.step,
         cause=generation.cause,
+        reached=generation.reached,
     )
 
 
@@ -274,8 +276,10 @@ def _hang_seen(process: JobProcess) -> seen_as.HangSeen | None:
     told = process.hang
     if told is None:
         return None
-    at = datetime.fromisoformat(told["at"])
-    return seen_as.HangSeen(told["generation"], told["step"], told["how"], told["seconds"], told["limit_s"], told["stack"], at)
+    at, since = (datetime.fromisoformat(told[name]) for name in ("at", "since"))
+    return seen_as.HangSeen(
+        told["generation"], told["step"], told["how"], told["seconds"], told["limit_s"], told["stack"], at, since
+    )
 
 
 def _told(directive: Any) -> seen_as.Told:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from hypothesis import given, settings
@@ -21,7 +22,8 @@ def hangs(here: World, rank: int, how: str, *, step: int = 5, seconds: float = 2
 
 def at_step(step: int, **more) -> World:
     here = training(**more)
-    here.change_seen(step=step)
+    newest = replace(here.seen.generations[-1], reached=step)
+    here.change_seen(step=step, generations=(*here.seen.generations[:-1], newest))
     return here
 
 
@@ -43,6 +45,32 @@ def test_a_rank_that_computes_while_another_waits_for_it_is_replaced(waits_at):
     here.run(JobState.TRAINING)
     assert here.rank(1).id != hung.id
     assert here.rank(0).state is ProcessState.READY
+
+
+def test_ranks_that_were_slow_together_are_not_blamed_because_one_of_them_is_done_first():
+    here = at_step(5)
+    told = here.now
+    for rank, how in ((1, "computing"), (2, "computing"), (0, "waiting")):
+        here.change(here.rank(rank).id, hang=HangSeen(here.seen.generation.number, 5, how, 25.0, 20.0, STACK, told, told))
+    assert not here.look()
+    here.now += timedelta(seconds=5)
+    again = HangSeen(here.seen.generation.number, 5, "computing", 30.0, 20.0, STACK, here.now, told)
+    here.change(here.rank(1).id, hang=again)
+    (one,) = given_up(here.look())
+    assert one.process == again_of(here, again)
+
+
+def again_of(here: World, hang: HangSeen) -> str:
+    return next(process.id for process in here.seen.processes if process.hang == hang)
+
+
+def test_a_generation_that_does_steps_again_is_watched_as_well():
+    here = at_step(40)
+    newest = replace(here.seen.generations[-1], reached=12)
+    here.change_seen(generations=(*here.seen.generations[:-1], newest))
+    hangs(here, 0, "waiting", step=12)
+    hangs(here, 1, "computing", step=12)
+    assert len(given_up(here.look())) == 1
 
 
 def test_the_ranks_that_wait_for_a_hung_one_are_left_alone():
