@@ -245,13 +245,9 @@ class Membership:
         return None
 
     def _stand_aside(self, number: int) -> None:
-        """A generation without this process: it is a spare from now on, with a state that ages.
-
-        A gradient in hand is of a world that is no more: the others may train that step once more, in another one.
-        """
+        """A generation without this process: a spare from now on, with a state that ages. A gradient in hand is of a world that is no more."""
         self.place.generation = number
-        self.place.alone_since = 0
-        self.place.is_reduced = False
+        self.place.alone_since, self.place.is_reduced = 0, False
         self.moves.forget_all()
 
     def _join(self, generation: Generation, state: State) -> Source:
