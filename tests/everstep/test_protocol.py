@@ -125,7 +125,7 @@ def test_every_member_of_the_union_of_reports_has_a_kind_of_its_own() -> None:
 
 @pytest.mark.parametrize("wire", [{}, {"kind": "gossip"}, {"kind": None}])
 def test_a_report_of_an_unknown_kind_is_refused_with_the_known_ones(wire: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"unknown kind.*known: broken, copies, cut, durable, failed"):
+    with pytest.raises(ValueError, match=r"unknown kind.*known: anomaly, broken, copies, cut, durable"):
         protocol.report_from_wire(wire)
 
 
