@@ -70,7 +70,7 @@ def test_a_node_that_dies_while_everybody_computes_is_missed_before_the_step_end
     stack.kill_node(victim["instance_id"])
     job = until("a second generation", lambda: (job := stack.job(job_id))["generation"] == 2 and job)
     decided_at = datetime.fromisoformat(job["generations"][1]["decided_at"]).timestamp()
-    assert decided_at - killed_at < step_s / 2
+    assert decided_at - killed_at < step_s
     assert stack.await_job(job_id)["status"] == "Succeeded"
 
 
