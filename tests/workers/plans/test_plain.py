@@ -294,7 +294,7 @@ def test_a_job_without_its_node_goes_on_smaller_after_its_patience_and_grows_aga
     assert len(seen.seen.generation.members) == 2
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(["kill", "fail", "lose", "mute", "hear", "add", "wait"]), st.integers(0, 3)), max_size=14),
     st.integers(0, 1),
