@@ -56,10 +56,14 @@ def test_a_script_of_torchrun_survives_a_kill_from_its_own_checkpoint(stack, clu
     assert job["step"] == 0, "nobody has told its steps"
     first = {process["process_id"] for process in before}
     assert not first & {member["process_id"] for member in job["generations"][1]["members"]}
-    logs = stack.rest.get(f"/v1/jobs/{job_id}/logs")["processes"]
-    done = [line for log in logs for line in log["text"].splitlines() if line.startswith("step ")]
-    assert sum(line.startswith("step 60 of 60, 4 ranks") for line in done) == 1
-    assert sum(line.startswith("step 10 of 60") for line in done) == 1, "what was saved is not done again"
+
+    def done() -> list[str]:
+        logs = stack.rest.get(f"/v1/jobs/{job_id}/logs")["processes"]
+        return [line for log in logs for line in log["text"].splitlines() if line.startswith("step ")]
+
+    until("the last words, which lag behind the job", lambda: any(line.startswith("step 60 of 60, 4 ranks") for line in done()))
+    assert sum(line.startswith("step 60 of 60, 4 ranks") for line in done()) == 1
+    assert sum(line.startswith("step 10 of 60") for line in done()) == 1, "what was saved is not done again"
 
 
 def test_steps_that_a_script_tells_are_shown_with_what_was_done_again(stack, cluster, tmp_path):
