@@ -1,6 +1,6 @@
 """An ordinary torchrun script. Nothing in it is Everstep's: it saves its checkpoint by itself and goes on from it when it is started again.
 
-torchrun --nproc-per-node 2 examples/torchrun_ddp.py /tmp/run
+torchrun --nproc-per-node 2 examples/torchrun_ddp.py checkpoints
 """
 
 from __future__ import annotations

@@ -108,9 +108,9 @@ class Supply:
         return part
 
     def close(self) -> None:
-        """Threads that are reading are left; what they bring is of no use any more."""
+        """Waits for what is being read: whoever comes next reads the same data, and a stream that two threads read skips samples or repeats them."""
         if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool.shutdown(cancel_futures=True)
 
     def _prepare(self, pool: ThreadPoolExecutor, key: _Key) -> None:
         consumed, rank, world_size = key

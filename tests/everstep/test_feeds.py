@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -291,13 +292,35 @@ def test_batches_of_a_dataset_that_fetches_many_at_once_are_fetched_so() -> None
     assert Many.asked == [DataOrder(20, 0).indices(3, 3)]
 
 
+def test_whoever_reads_a_stream_next_waits_until_nobody_reads_it_any_more() -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        """Its second batch takes until somebody lets it go on."""
+
+        def __iter__(self) -> Iterator[int]:
+            yield from range(4)
+            asked.set()
+            go_on.wait()
+            yield from range(4, 64)
+
+    supply = Supply(Wish(Slow(), 4, 0, workers=1), position=None, beginnings=Beginnings(), end=64, folder=None)
+    supply.at(0, 0, 1)
+    asked.wait()
+    with ThreadPoolExecutor(1) as other:
+        closed = other.submit(supply.close)
+        with pytest.raises(TimeoutError):
+            closed.result(0.2)
+        go_on.set()
+        closed.result()
+
+
 def test_threads_of_a_supply_that_is_closed_do_not_stay(tmp_path: Path) -> None:
     supply = Supply(Wish(list(range(30)), 3, 0, workers=2), position=None, beginnings=Beginnings(), end=30, folder=tmp_path)
     supply.at(0, 0, 1)
     pool = supply._pool
     assert isinstance(pool, ThreadPoolExecutor)
     supply.close()
-    pool.shutdown(wait=True)
     assert all(not thread.is_alive() for thread in pool._threads)
 
 
