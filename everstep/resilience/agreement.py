@@ -5,6 +5,7 @@ target is the newest step of any holder; a holder one step behind with the gradi
 who is behind copies the state of a holder at the target.
 
 When nobody holds state any more, each rank says which complete checkpoints it can see, and the newest that all of them see is the target.
+A state that has aged, because others trained without its holder, counts only where no such checkpoint is newer.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Card:
 
     ``alone_since`` is the first of an unbroken row of generations that it saw and was a member of without ever holding state; in those
     no step can have been committed, because that takes its vote. ``initial`` is the digest of the state with which it would begin.
-    ``groups`` are the user's own groups that it knows. Of a sharded state: ``wanted`` is the seat that this rank is to take, ``seat`` the one
+    ``is_aged`` says that others have trained without it since. ``groups`` are the user's own groups that it knows. Of a sharded state: ``wanted`` is the seat that this rank is to take, ``seat`` the one
     that its state is of, ``replicas`` the copies of shards that it keeps, with ``losses`` by step.
     """
 
@@ -50,6 +51,7 @@ class Card:
     seat: tuple[int, int] | None = None
     replicas: tuple[Mark, ...] = ()
     losses: tuple[tuple[int, float | None], ...] = ()
+    is_aged: bool = False
     anomalies: dict[str, Any] = field(default_factory=dict)
     """What was done about losses, for those who have come late."""
 
@@ -122,10 +124,17 @@ def may_begin(cards: tuple[Card, ...], generation: int, cause: str) -> bool:
 
 
 def nobody_holds(cards: tuple[Card, ...]) -> bool:
-    """Of a sharded state: not all of it is held by those who are there."""
+    """No state, or not all of a sharded one, that is certain to be the newest: checkpoints have to be looked at."""
+    fresh = (dataclasses.replace(card, holds_state=False, seat=None) if card.is_aged else card for card in cards)
+    return _newest_held(tuple(fresh)) is None
+
+
+def _newest_held(cards: tuple[Card, ...]) -> int | None:
+    """The newest step of which everything is held by those who are there."""
     if cards[0].wanted is not None:
-        return plan_shards(tuple(card.standing() for card in cards)) is None
-    return not any(card.holds_state for card in cards)
+        plan = plan_shards(tuple(card.standing() for card in cards))
+        return None if plan is None else plan.step
+    return max((card.step for card in cards if card.holds_state), default=None)
 
 
 def newest_seen(sights: tuple[Sight, ...]) -> Candidate | None:
@@ -142,7 +151,7 @@ def do_all_see(sights: tuple[Sight, ...], checkpoint: Candidate) -> bool:
 
 
 def agree(cards: tuple[Card, ...], generation: int, cause: str, sights: tuple[Sight, ...] = ()) -> Agreement:
-    """``sights``, in order of rank, are asked for only when nobody holds state.
+    """``sights``, in order of rank, are asked for only when ``nobody_holds`` says so.
 
     Raises:
         StateMismatch: the ranks do not train the same thing.
@@ -152,7 +161,9 @@ def agree(cards: tuple[Card, ...], generation: int, cause: str, sights: tuple[Si
     if len({card.structure for card in cards}) > 1:
         raise StateMismatch
     if nobody_holds(cards):
-        return _from_checkpoint(sights) or _begin_or_refuse(cards, generation, cause, sights)
+        saved, aged = _from_checkpoint(sights), _newest_held(cards)
+        if aged is None or (saved is not None and saved.step > aged):
+            return saved or _begin_or_refuse(cards, generation, cause, sights)
     if cards[0].wanted is not None:
         return _from_shards(cards)
     holding = [card for card in cards if card.holds_state]

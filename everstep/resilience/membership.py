@@ -247,7 +247,7 @@ class Membership:
     def _stand_aside(self, number: int) -> None:
         """A generation without this process: a spare from now on, with a state that ages. A gradient in hand is of a world that is no more."""
         self.place.generation = number
-        self.place.alone_since, self.place.is_reduced = 0, False
+        self.place.alone_since, self.place.is_reduced, self.place.is_aged = 0, False, self.place.holds_state
         self.moves.forget_all()
 
     def _join(self, generation: Generation, state: State) -> Source:
@@ -334,6 +334,7 @@ class Membership:
             step=place.step,
             holds_state=place.holds_state,
             is_reduced=place.is_reduced,
+            is_aged=place.is_aged,
             structure=state.structure(),
             transfer_port=self._server.port if self._server else 0,
             alone_since=place.alone_since,
@@ -383,9 +384,8 @@ class Membership:
         if watcher is None:
             return
         watcher.stands_at(place.generation, place.step)
-        watcher.withdraw(ToAgent.BROKEN)
-        watcher.withdraw(ToAgent.FINISHED)
-        watcher.withdraw(ToAgent.FAILED)
+        for kind in (ToAgent.BROKEN, ToAgent.FINISHED, ToAgent.FAILED):
+            watcher.withdraw(kind)
         watcher.tell(
             ToAgent.REFORMED,
             generation=place.generation,

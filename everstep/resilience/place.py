@@ -19,6 +19,8 @@ class Place:
     consumed: int = 0
     holds_state: bool = False
     is_reduced: bool = False
+    is_aged: bool = False
+    """Others have trained without this process since it came to its state."""
     alone_since: int = 0
     last_loss: float | None = None
     recent: list[dict[str, Any]] = field(default_factory=list)

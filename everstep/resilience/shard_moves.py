@@ -90,6 +90,7 @@ class ShardMoves(Moves):
 
     def settle(self, joining: Joining) -> None:
         """Everybody holds state: what this rank had before is of no use to anybody, and replicas are made of what it has now."""
+        self.place.is_aged = False
         self._before = None
         if self.is_sharded and self._replicator is None:
             self.keep_replicas(joining)

@@ -189,6 +189,6 @@ def test_a_process_that_is_held_and_let_go_never_runs(tmp_path: Path) -> None:
         await nodes.until(lambda: len(nodes.exits()) == 2)
 
     on_two_nodes(nodes, scenario)
-    assert {report.exit_code for report in nodes.exits().values()} == {0}
+    assert {report.signal for report in nodes.exits().values()} == {signal.SIGTERM}, "not the exit of one that was done"
     assert not list(place.glob("never*"))
     assert not nodes.of(ProcessStatus.STARTED)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from everstep.checkpoint.poison import MOST, Failure
 from everstep.errors import CheckpointsPoisoned, StateLost, StateMismatch
 from everstep.protocol import Source
-from everstep.resilience.agreement import Candidate, Card, Sight, agree, do_all_see, newest_seen
+from everstep.resilience.agreement import Candidate, Card, Sight, agree, do_all_see, newest_seen, nobody_holds
 
 
 def card(rank: int, step: int, *, holds: bool = True, reduced: bool = False, structure: str = "s", since: int = 2) -> Card:
@@ -74,6 +74,43 @@ def test_when_nobody_holds_state_the_newest_checkpoint_that_all_can_see_is_loade
 def test_equal_steps_of_different_saves_are_not_the_same_checkpoint() -> None:
     others = Sight(1, (Candidate(30, "b", True), Candidate(20, "a", True)))
     assert agree(nobody(), 5, "replaced", (sight(0, 30, 20), others)).step == 20
+
+
+def aged(rank: int, step: int) -> Card:
+    return dataclasses.replace(card(rank, step), is_aged=True)
+
+
+def test_a_checkpoint_outdoes_a_state_that_others_have_trained_without() -> None:
+    cards = (aged(0, 5), card(1, 0, holds=False))
+    assert nobody_holds(cards)
+    agreement = agree(cards, 7, "replaced", (sight(0, 40, 30), sight(1, 30, memory=False)))
+    assert (agreement.step, agreement.sources, agreement.holders) == (30, (Source.MEMORY, Source.STORE), ())
+
+
+@pytest.mark.parametrize(
+    "sights", [(sight(0, 5, 4), sight(1, 5, 4)), (sight(0, 40), sight(1, 4)), (sight(0), sight(1, trouble="no answer"))]
+)
+def test_a_state_that_has_aged_is_gone_on_from_where_no_checkpoint_is_newer(sights: tuple[Sight, ...]) -> None:
+    agreement = agree((aged(0, 5), card(1, 0, holds=False)), 7, "replaced", sights)
+    assert (agreement.step, agreement.sources, agreement.holders) == (5, (Source.KEPT, Source.PEER), (0,))
+
+
+def test_a_holder_that_has_not_aged_is_asked_before_any_checkpoint() -> None:
+    cards = (aged(0, 5), card(1, 9))
+    assert not nobody_holds(cards)
+    assert agree(cards, 7, "replaced").sources == (Source.PEER, Source.KEPT)
+
+
+def test_an_aged_replica_of_a_sharded_model_does_not_hide_a_checkpoint() -> None:
+    """The one that is up to date has only one of the two shards."""
+    seats = ((0, 5, True), (1, 5, True), (0, 50, False))
+    cards = tuple(
+        dataclasses.replace(card(rank, step), is_aged=is_aged, wanted=(2, rank % 2), seat=(2, index))
+        for rank, (index, step, is_aged) in enumerate(seats)
+    )
+    assert nobody_holds(cards)
+    assert agree(cards, 7, "replaced", tuple(sight(rank, 40) for rank in range(3))).step == 40
+    assert agree(cards, 7, "replaced", tuple(sight(rank) for rank in range(3))).step == 5
 
 
 def test_a_job_that_is_submitted_again_goes_on_from_its_checkpoint() -> None:
