@@ -74,13 +74,15 @@ class Hangs:
         """A pulse. One with a stack says that the limit has passed."""
         pulse = self._pulses.setdefault(process, _Pulse(job))
         pulse.generation, pulse.step, pulse.limit_s = told["generation"], told["step"], told["limit_s"]
-        pulse.heard_at, pulse.tells_at_s, pulse.is_condemned = time.monotonic(), 0.0, False
-        stack = told.get("stack")
+        pulse.heard_at, pulse.tells_at_s = time.monotonic(), 0.0
+        stack, seconds = told.get("stack"), told["seconds"]
+        if seconds is None or seconds <= pulse.limit_s:
+            pulse.is_condemned = False
         if stack is not None:
             how = Hung.WAITING if told["is_waiting"] else Hung.COMPUTING
             pulse.is_condemned = how is Hung.COMPUTING
-            self._tell(process, pulse, how, told["seconds"], stack)
-            _append(self._record(process), f"everstep: no step for {told['seconds']:.1f} s; this process is {how}:\n{stack}\n")
+            self._tell(process, pulse, how, seconds, stack)
+            _append(self._record(process), f"everstep: no step for {seconds:.1f} s; this process is {how}:\n{stack}\n")
 
     def forget(self, process: str) -> None:
         """It has ended, or is nobody's concern any more."""
@@ -119,7 +121,7 @@ class Hangs:
 
     async def _tell_frozen(self, process: str, record: Record, pulse: _Pulse, silent: float) -> None:
         stack = await stack_of(record)
-        if pulse.is_condemned:  # it has not spoken meanwhile
+        if pulse.tells_at_s:  # it has not spoken meanwhile
             self._tell(process, pulse, Hung.FROZEN, silent, stack)
 
     def _tell(self, process: str, pulse: _Pulse, how: Hung, seconds: float, stack: str) -> None:

@@ -11,11 +11,12 @@ operation although every socket is shut. So nobody in this runtime waits inside 
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -286,12 +287,23 @@ class GuardedGroup(dist.ProcessGroup):
 
 
 _groups: weakref.WeakSet[GuardedGroup] = weakref.WeakSet()
+_elsewhere: list[str] = []
+
+
+@contextlib.contextmanager
+def waiting_for(what: str) -> Iterator[None]:
+    """Whoever is inside waits for others, though in none of its groups. For the training thread."""
+    _elsewhere.append(what)
+    try:
+        yield
+    finally:
+        _elsewhere.remove(what)
 
 
 def is_waiting() -> bool:
     """Whether this process waits for others in any of its groups, or is overlapping that with work of its own. From any thread."""
     try:
-        return any(group.is_waiting() for group in list(_groups))
+        return bool(_elsewhere) or any(group.is_waiting() for group in list(_groups))
     except RuntimeError:  # a group came or went at this very moment: whoever makes groups is not stuck
         return False
 

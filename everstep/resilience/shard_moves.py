@@ -18,6 +18,7 @@ from everstep.protocol import Source
 from .agreement import Agreement, Card
 from .checkpoints import Checkpoints
 from .fence import Fence
+from .groups import waiting_for
 from .moves import Joining, Moves
 from .place import Place
 from .shard_agreement import Mark, ShardPlan
@@ -153,7 +154,8 @@ class ShardMoves(Moves):
     def await_replica(self) -> None:
         """Before the vote. Raises CollectiveFailed."""
         if self._replicator is not None:
-            self._replicator.settle()
+            with waiting_for("the keeper of this shard's replica"):
+                self._replicator.settle()
 
     def forget_all(self) -> None:
         """What there is of the state is of no use, here as everywhere."""

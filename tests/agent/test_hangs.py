@@ -150,6 +150,8 @@ def test_a_pulse_ends_the_suspicion_of_a_process(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     desk.hangs.hear("job", "p-1", {**PULSE, "seconds": 5.0, "is_waiting": False, "stack": "here"})
     assert desk.hangs.is_hung("p-1")
+    desk.hangs.hear("job", "p-1", {**PULSE, "seconds": 5.5})
+    assert desk.hangs.is_hung("p-1"), "it speaks between two stacks, and is where it was"
     desk.hangs.hear("job", "p-1", PULSE)
     assert not desk.hangs.is_hung("p-1")
 

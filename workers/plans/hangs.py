@@ -1,8 +1,8 @@
 """Which processes hang, from what all of them say of themselves. Pure.
 
 Whoever waits in a collective is healthy: it is the one that computes meanwhile, or says nothing at all, that hangs. Three things follow. A rank that
-computes for long is given up only while another one waits for it, because all of them may be busy with something long, an evaluation say. When all wait
-for each other, nobody is given up: their collectives do not match, and the same members try once more. And a step at which one process after the other
+computes for long is given up only while another one waits for it, because all of them may be busy with something long, an evaluation say. One of which
+nothing is heard is given up when all others have waited for very long: its agent may have begun anew while it was frozen. When all wait for each other, nobody is given up: their collectives do not match, and the same members try once more. And a step at which one process after the other
 hangs is the script's own fault: each time more patience is shown, and then the job has failed, with the stack of the last one.
 """
 
@@ -22,7 +22,7 @@ _MOST_AT_A_STEP = 3
 _AGAIN = 5
 """A process speaks again after each quarter of its limit: within a fifth of it, what it said before is not held against it."""
 _UNWITNESSED = 30
-"""Nobody waits for it, or nobody says so: so many times the limit."""
+"""Nobody waits for it, or nobody says so: so many times the limit. As long must all others have waited for one that says nothing."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ def hanging(seen: JobSeen) -> Hanging:
     stuck = [(process, hang) for _, process in members if (hang := _current(generation, process)) is not None]
     doomed = {process.id: _told(seen, process, hang) for process, hang in stuck if _is_to_blame(seen, process, hang, stuck)}
     doomed |= {process: why for process, why in frozen.items() if process not in doomed}
+    doomed |= _silent(members, {process.id: hang for process, hang in stuck})
     if doomed and (failure := _always_here(seen, doomed)):
         return Hanging(failure=failure)
     waiting = [(process, hang) for process, hang in stuck if hang.how == WAITING]
@@ -81,6 +82,16 @@ def _is_witness(other: HangSeen, hang: HangSeen) -> bool:
     if other.how != WAITING or not 0 <= other.step - hang.step <= 1:
         return False
     return other.since is None or hang.at is None or hang.at - other.since >= timedelta(seconds=hang.limit_s / _AGAIN)
+
+
+def _silent(members: list[tuple[int, ProcessSeen]], stuck: dict[ProcessId, HangSeen]) -> dict[ProcessId, str]:
+    """Who says nothing of a step in which everybody who speaks has waited for very long."""
+    waited = [hang for hang in stuck.values() if hang.how == WAITING and hang.seconds > hang.limit_s * _UNWITNESSED]
+    silent = [process for _, process in members if process.id not in stuck and process.is_alive]
+    if not waited or len(waited) + len(silent) < len(members):
+        return {}
+    seconds = min(hang.seconds for hang in waited)
+    return {process.id: f"it hangs: all others have waited for {seconds:.0f} s, and it says nothing" for process in silent}
 
 
 def _gave_up_at(seen: JobSeen, step: int) -> list[ProcessSeen]:

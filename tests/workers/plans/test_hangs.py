@@ -119,6 +119,20 @@ def test_a_frozen_rank_needs_no_witness_and_neither_does_a_frozen_spare():
     assert {one.process for one in given_up(here.step())} == {here.rank(2).id, spare.id}
 
 
+def test_one_of_which_nothing_is_heard_is_given_up_when_all_others_have_waited_for_very_long():
+    here = at_step(5)
+    silent = here.rank(1).id
+    for rank in (0, 2):
+        hangs(here, rank, "waiting", seconds=599.0)
+    assert not here.look()
+    hangs(here, 0, "waiting", seconds=650.0)
+    assert not here.look()
+    hangs(here, 2, "waiting", seconds=640.0)
+    (one,) = given_up(here.look())
+    assert one.process == silent
+    assert "all others have waited for 640 s, and it says nothing" in one.why
+
+
 def test_a_lone_rank_is_given_up_only_after_very_long():
     here = at_step(5, replicas=1, nodes=2)
     hangs(here, 0, "computing", seconds=599.0)
