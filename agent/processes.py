@@ -109,9 +109,19 @@ class Exits:
         self._learnt.set()
         self._learnt = asyncio.Event()
 
-    def watch(self, pid: int, ended: Callable[[Exit], None], child: subprocess.Popen[bytes] | None = None) -> None:
-        """Calls ``ended`` once, within milliseconds of the end, or at once if the process is gone already."""
-        task = asyncio.get_running_loop().create_task(self._watch(pid, ended, child))
+    def watch(
+        self,
+        pid: int,
+        ended: Callable[[Exit], None],
+        child: subprocess.Popen[bytes] | None = None,
+        *,
+        sweeps: Callable[[Exit], bool] = lambda _: False,
+    ) -> None:
+        """Calls ``ended`` once, within milliseconds of the end, or at once if the process is gone already.
+
+        If ``sweeps`` says so of its exit, what it has left in its group is killed first, and gone.
+        """
+        task = asyncio.get_running_loop().create_task(self._watch(pid, ended, child, sweeps))
         self._watches[pid] = task
         task.add_done_callback(lambda _: self._watches.pop(pid, None))
 
@@ -121,7 +131,9 @@ class Exits:
             watch.cancel()
         await asyncio.gather(*watches, return_exceptions=True)
 
-    async def _watch(self, pid: int, ended: Callable[[Exit], None], child: subprocess.Popen[bytes] | None) -> None:
+    async def _watch(
+        self, pid: int, ended: Callable[[Exit], None], child: subprocess.Popen[bytes] | None, sweeps: Callable[[Exit], bool]
+    ) -> None:
         try:
             await until_gone(pid)
         except asyncio.CancelledError:
@@ -130,9 +142,12 @@ class Exits:
             raise
         if child is not None:
             code = child.wait()
-            ended(Exit(signal=-code) if code < 0 else Exit(code=code))
-            return
-        ended(await self._status(pid))
+            found = Exit(signal=-code) if code < 0 else Exit(code=code)
+        else:
+            found = await self._status(pid)
+        if sweeps(found):
+            await sweep(pid)
+        ended(found)
 
     async def _status(self, pid: int) -> Exit:
         """The end is seen here a moment before the parent tells how; it is given that moment."""
@@ -168,6 +183,25 @@ async def until_gone(pid: int) -> None:
     finally:
         loop.remove_reader(descriptor)
         os.close(descriptor)
+
+
+async def sweep(leader: int) -> None:
+    """Kills what a process that has just ended has left in its group, and returns when that is gone."""
+    while left := _group_of(leader):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader, signal.SIGKILL)
+        await asyncio.gather(*map(until_gone, left))
+
+
+def _group_of(leader: int) -> list[int]:
+    """Living members of a process group."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            state, _, group = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+            if int(group) == leader and state not in {"Z", "X"}:
+                found.append(int(entry.name))
+    return found
 
 
 def kill(record: Record, number: signal.Signals) -> None:

@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Protocol
 
+from everstep.evidence import AnomalyReport, StragglerReport
 from everstep.local_protocol import ToAgent, ToProcess
 from everstep.notices import Evacuation
 from everstep.protocol import (
@@ -25,6 +26,7 @@ from everstep.protocol import (
     Report,
     Source,
 )
+from everstep.tiers import SavedReport
 
 _LONGEST_PATH = 100
 _LONGEST_LINE = 1 << 22
@@ -116,7 +118,7 @@ def socket_path(state_dir: Path, name: str = "ranks") -> Path:
 
 
 def rank_report(job: str, process: str, kind: ToAgent, message: dict[str, Any]) -> Report:
-    """What a rank says of its generation, as the control plane is told it."""
+    """What a rank says of its generation, its pace, its losses and its saves, as the control plane is told it."""
     match kind:
         case ToAgent.BROKEN:
             return BrokenReport(job, message["generation"], process, message["message"], message["at"])
@@ -133,5 +135,11 @@ def rank_report(job: str, process: str, kind: ToAgent, message: dict[str, Any]) 
             )
         case ToAgent.FINISHED:
             return FinishedReport(job, process, message["generation"], message["step"], message.get("digest"))
+        case ToAgent.STRAGGLER:
+            return StragglerReport.from_wire({**message, "job": job, "process": process})
+        case ToAgent.ANOMALY:
+            return AnomalyReport.from_wire({**message, "job": job, "process": process})
+        case ToAgent.SAVED:
+            return SavedReport.from_wire({**message, "job": job})
         case _:
             return FailedReport(job, process, message["generation"], message["traceback"], message.get("stays", False))

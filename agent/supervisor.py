@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from everstep.evidence import AnomalyReport, StragglerReport
 from everstep.local_protocol import ToAgent
 from everstep.notices import Evacuation
 from everstep.protocol import (
@@ -27,7 +27,7 @@ from everstep.protocol import (
     Report,
     StepReport,
 )
-from everstep.tiers import DurableReport, SavedReport
+from everstep.tiers import DurableReport
 
 from . import processes, torchrun
 from .bell import Bell
@@ -210,12 +210,8 @@ class Supervisor:
                 self._progress.add(running.job, message["generation"], step)
             case ToAgent.PULSE:
                 self._hangs.hear(running.job, process, message)
-            case ToAgent.STRAGGLER:
-                self._report(StragglerReport.from_wire({**message, "job": running.job, "process": process}))
-            case ToAgent.ANOMALY:
-                self._report(AnomalyReport.from_wire({**message, "job": running.job, "process": process}))
-            case ToAgent.SAVED:
-                self._report(SavedReport.from_wire({**message, "job": running.job}))
+            case ToAgent.STRAGGLER | ToAgent.ANOMALY | ToAgent.SAVED:
+                self._report(rank_report(running.job, process, kind, message))
             case ToAgent.DURABLE:
                 self._report(DurableReport.from_wire({**message, "namespace": self._namespace(running.job)}))
             case _:
@@ -231,10 +227,8 @@ class Supervisor:
     # ------------------------------------------------------------ starting
 
     async def _launch(self, process: Process, assignment: Assignment) -> None:
-        if assignment.launch.is_plain:
-            self._started(await self._launch_plain(process, assignment))
-        else:
-            self._started(await self._starter.start(process, assignment))
+        start = self._launch_plain if assignment.launch.is_plain else self._starter.start
+        self._started(await start(process, assignment))
 
     async def _launch_plain(self, process: Process, assignment: Assignment) -> Started:
         """Holds the process until it has a rank. It is ready when nothing is left here of the generation before, and its zygote stands."""
@@ -268,15 +262,27 @@ class Supervisor:
             self._ended(record.process, Exit(signal=signal.SIGTERM) if started.was_never_wanted else Exit(code=_CANNOT_START))
             return
         self._report(self._process_report(record.process))
-        self._exits.watch(record.pid, lambda ended: self._ended(record.process, ended), started.child)
+        self._watch(record, started.child)
         if running.is_dismissed:
             self._let_go(record.process, running, 0.0)
+
+    def _watch(self, record: Record, child: subprocess.Popen[bytes] | None = None) -> None:
+        name, running = record.process, self._processes[record.process]
+
+        def sweeps(ended: Exit) -> bool:
+            return self._is_plain(record.job) and (ended.code != 0 or running.is_dismissed)
+
+        self._exits.watch(record.pid, lambda ended: self._ended(name, ended), child, sweeps=sweeps)
+
+    def _is_plain(self, job: str) -> bool:
+        """Its processes are scripts, whose children would hold what the next ones need."""
+        return job in self._assignments and self._assignments[job].launch.is_plain
 
     def _adopt(self, record: Record) -> None:
         """A process of the supervisor before this one. If it has ended meanwhile, that is told now."""
         self._processes[record.process] = _Running(record.job, record)
         if record.is_running():
-            self._exits.watch(record.pid, lambda ended: self._ended(record.process, ended))
+            self._watch(record)
         elif not record.has_exited:
             self._ended(record.process, self._exits.reaped_by_shepherd(record.pid) or Exit())
 
@@ -317,8 +323,7 @@ class Supervisor:
 
     def _listens(self, process: str, running: _Running) -> bool:
         """A plain script may be connected, to tell its steps. It hears nothing."""
-        assignment = self._assignments.get(running.job)
-        return self._door.is_connected(process) and not (assignment is not None and assignment.launch.is_plain)
+        return self._door.is_connected(process) and not self._is_plain(running.job)
 
     def _let_go(self, process: str, running: _Running, grace_s: float) -> None:
         if running.has_exited:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Protocol
 
+import torch
 from torch.utils.data import DataLoader, default_collate
 
 from everstep.elastic import share_of
@@ -20,6 +21,8 @@ from .batches import Batches, Collate, Samples
 
 Factory = Callable[[int, int, int], Iterator[Any]]
 Position = dict[str, Any]
+_MARKS = 2
+"""Ends of batches that a stream remembers besides the newest: a step may be trained again, or be gone on from by another rank."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,12 @@ def _yields_samples(loader: DataLoader[Any]) -> bool:
     return loader.batch_size is None and loader.batch_sampler is None
 
 
+def _opened(made: Callable[[], Any]) -> Iterator[Any]:
+    """Torch's loader draws a number when it is opened. Who opens one in the middle of training must not draw others than the rest afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        return iter(made())
+
+
 class _Mapped:
     def __init__(self, samples: Samples, *, global_batch: int, seed: int, collate: Collate | None) -> None:
         self._batches = Batches(samples, global_batch=global_batch, seed=seed, collate=collate)
@@ -114,8 +123,11 @@ class _Stream:
         self._stream = stream
         self._global_batch = global_batch
         self._collate = collate
-        self._committed = position
         self._beginning = beginning
+        self._marks = [{"consumed": 0, "epoch": 0, "offset": 0, "state": beginning}]
+        """Where it is known how to go on from: the beginning, what was committed when it was opened, and the ends of the last batches."""
+        if position is not None:
+            self._marks.append(position)
         self._next = -1
         self._epoch = self._offset = 0
         self._reader: Iterator[Any] = iter(())
@@ -130,16 +142,15 @@ class _Stream:
             if share.start <= place < share.start + share.size:
                 own.append(sample)
         self._next = consumed + self._global_batch
-        return Part(self._collate(own), self._position())
+        position = self._position()
+        self._marks = [self._marks[0], *self._marks[-_MARKS:], position]
+        return Part(self._collate(own), position)
 
     def _seek(self, consumed: int) -> None:
-        told = self._committed
-        if told is not None and told["consumed"] == consumed:
-            self._open(told["epoch"], told["offset"], told["state"])
-        else:
-            self._open(0, 0, self._beginning)
-            for _ in range(consumed):
-                self._read()
+        known = max((mark for mark in self._marks if mark["consumed"] <= consumed), key=lambda mark: mark["consumed"])
+        self._open(known["epoch"], known["offset"], known["state"])
+        for _ in range(consumed - known["consumed"]):
+            self._read()
         self._next = consumed
 
     def _open(self, epoch: int, offset: int, state: Any) -> None:
@@ -148,13 +159,13 @@ class _Stream:
         if state is not None:
             self._stream.load_state_dict(state)
         elif offset and hasattr(self._stream, "skip"):
-            self._reader = iter(self._stream.skip(offset))
+            self._reader = _opened(lambda: self._stream.skip(offset))
         else:
-            self._reader = iter(self._stream)
+            self._reader = _opened(lambda: self._stream)
             for _ in range(offset):
                 next(self._reader)
         if state is not None:
-            self._reader = iter(self._stream)
+            self._reader = _opened(lambda: self._stream)
         self._offset = offset
 
     def _begin_epoch(self, epoch: int) -> None:
@@ -170,7 +181,7 @@ class _Stream:
                 message = "the stream has ended before its first sample"
                 raise ValueError(message) from None
             self._begin_epoch(self._epoch + 1)
-            self._reader, self._offset = iter(self._stream), 0
+            self._reader, self._offset = _opened(lambda: self._stream), 0
             return self._read()
         self._offset += 1
         return sample
@@ -191,7 +202,7 @@ class _Made:
 
     def at(self, consumed: int, rank: int, world_size: int) -> Part:
         if self._stands != (consumed, rank, world_size):
-            self._loader = iter(self._factory(consumed, rank, world_size))
+            self._loader = _opened(lambda: self._factory(consumed, rank, world_size))
         try:
             batch = next(self._loader)
         except StopIteration:

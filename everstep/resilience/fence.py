@@ -5,7 +5,8 @@ pending and later operations at once, here and in the peers.
 
 Invariants:
 * a listening socket is never touched: gloo answers that with ``std::terminate``;
-* only sockets that appeared while a group was being built are the group's; sockets of ours (rendezvous, transfer) are exempt;
+* only sockets that appeared while a group was being built are the group's, and not those of them that somebody else has opened to elsewhere;
+  sockets of ours (rendezvous, transfer) are exempt;
 * a descriptor is acted on only while it still names the same inode, because numbers are used again.
 """
 
@@ -16,7 +17,7 @@ import os
 import socket
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _TCP = (socket.AF_INET, socket.AF_INET6)
@@ -30,6 +31,7 @@ class Fence:
         self._group: dict[int, int] = {}
         self._generation = 0
         self._before: dict[int, int] | None = None
+        self._peers: frozenset[str] = frozenset()
         self._exempt: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
     def exempt(self, own: socket.socket) -> socket.socket:
@@ -39,15 +41,17 @@ class Fence:
         return own
 
     @contextlib.contextmanager
-    def around_construction(self, generation: int, *, is_further: bool = False) -> Iterator[None]:
-        """Everything that appears inside belongs to the groups under construction; a cut inside cuts what has appeared so far.
+    def around_construction(self, generation: int, peers: Iterable[str] = (), *, is_further: bool = False) -> Iterator[None]:
+        """What appears inside belongs to the groups under construction; a cut inside cuts what has appeared so far.
 
+        ``peers`` are the members' addresses, as numbers: what leads elsewhere is the script's own. Without any, everything is the group's.
         ``is_further``: one more group of the same generation, whose sockets are cut together with those that there are.
         """
         with self._lock:
             self._generation = generation
             self._before = _open_sockets()
             self._group = self._group if is_further else {}
+            self._peers = self._peers if is_further else frozenset(peers)
         try:
             yield
         finally:
@@ -83,7 +87,23 @@ class Fence:
     def _appeared(self) -> dict[int, int]:
         before = self._before or {}
         ours = {_inode(own) for own in self._exempt}
-        return {inode: descriptor for inode, descriptor in _open_sockets().items() if inode not in before and inode not in ours}
+        new = {inode: descriptor for inode, descriptor in _open_sockets().items() if inode not in before and inode not in ours}
+        return self._without_others(new) if self._peers else new
+
+    def _without_others(self, new: dict[int, int]) -> dict[int, int]:
+        """Leaves out what leads to no member. A peer may come from any address of its node: what was accepted here stays in."""
+        ports, leads_to = set(), {}
+        for inode, descriptor in _open_sockets().items():
+            copy = _copy(descriptor, inode)
+            if copy is None or copy.family not in _TCP:
+                continue
+            with copy, contextlib.suppress(OSError):
+                if not _is_connection(copy):
+                    ports.add(copy.getsockname()[1])
+                elif inode in new:
+                    leads_to[inode] = (str(copy.getpeername()[0]).removeprefix("::ffff:"), copy.getsockname()[1])
+        others = {inode for inode, (address, port) in leads_to.items() if address not in self._peers and port not in ports}
+        return {inode: descriptor for inode, descriptor in new.items() if inode not in others}
 
 
 def _open_sockets() -> dict[int, int]:

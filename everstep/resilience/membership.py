@@ -365,7 +365,7 @@ class Membership:
         faults.point("construct")
         size = generation.world_size
         wanted = self.groups.wanted(lambda: self._new_store(generation, escape), rank, size, self._buildable)
-        with self._fence.around_construction(generation.number):
+        with self._fence.around_construction(generation.number, (member.address for member in generation.members)):
             built = self._construction.build_all({**wanted, "": Wanted(store, rank, size)}, escape)
         group = built.pop("")
         self._peers = PeerWatch(self._fence.connections(), lambda: self._tell_closed(generation.number))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from agent import processes
 from everstep.protocol import Launch, ProcessStatus, ProgressReport
 from tests.agent.plain_nodes import Nodes, on_two_nodes
 from tests.patience import PATIENCE
@@ -57,6 +58,16 @@ import os, signal, time
 signal.signal(signal.SIGTERM, lambda *_: open("asked", "w").close())
 open(f"up{os.environ['RANK']}", "w").close()
 while True:
+    time.sleep(0.05)
+"""
+
+PARENT = """
+import os, signal, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"],
+                         stdout=subprocess.PIPE)
+child.stdout.readline()
+open(f"child{os.environ['RANK']}", "w").write(str(child.pid))
+while not os.path.exists("done"):
     time.sleep(0.05)
 """
 
@@ -173,6 +184,41 @@ def test_a_script_that_ignores_sigterm_is_killed_when_its_grace_is_over_and_no_s
         for member in first.members:
             assert nodes.exits()[member.process].signal == signal.SIGKILL
         assert (place / "asked").exists()
+
+    on_two_nodes(nodes, scenario)
+
+
+def test_children_of_scripts_that_fail_or_are_ended_are_gone_before_the_next_ones_are_ready(tmp_path: Path) -> None:
+    place = work(tmp_path, PARENT)
+    nodes = Nodes(tmp_path, Launch(directly("script.py"), str(place), is_plain=True, max_restarts=3))
+
+    async def scenario() -> None:
+        await nodes.hold()
+        first = await nodes.form()
+        await nodes.until(lambda: all((place / f"child{rank}").exists() for rank in range(2)))
+        children = [int((place / f"child{rank}").read_text()) for rank in range(2)]
+        assert all(processes.start_time(child) for child in children)
+        os.kill(nodes.pids()[first.members[1].process], signal.SIGKILL)
+        await nodes.until(lambda: first.members[1].process in nodes.exits())
+        await nodes.hold()
+        assert not [child for child in children if processes.start_time(child)]
+
+    on_two_nodes(nodes, scenario)
+
+
+def test_what_a_script_that_is_done_has_left_in_its_group_is_its_own_affair(tmp_path: Path) -> None:
+    place = work(tmp_path, PARENT)
+    (place / "done").touch()
+    nodes = Nodes(tmp_path, Launch(directly("script.py"), str(place), is_plain=True))
+
+    async def scenario() -> None:
+        await nodes.hold()
+        await nodes.form()
+        await nodes.until(lambda: len(nodes.exits()) == 2)
+        children = [int((place / f"child{rank}").read_text()) for rank in range(2)]
+        assert all(processes.start_time(child) for child in children)
+        for child in children:
+            os.kill(child, signal.SIGKILL)
 
     on_two_nodes(nodes, scenario)
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from everstep.data import DataOrder, OrderedBatches
 from everstep.data.feeds import Beginnings, Position
@@ -66,6 +66,16 @@ class Stateful(Plain):
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self._starts_at = state["at"]
+
+
+class Numbers(IterableDataset[int]):
+    """A stream behind torch's loader."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.size))
 
 
 def loader(size: int, global_batch: int, seed: int) -> Any:
@@ -167,6 +177,31 @@ def test_whoever_joins_a_stream_with_a_state_reads_nothing_of_what_was_consumed(
     assert other.supply is not None
     assert other.supply.at(500, 0, 1).batch == list(range(500, 510))
     assert stream.read == 10
+
+
+@pytest.mark.parametrize("data", [loader(100, 10, 0), DataLoader(Numbers(100), batch_size=None)], ids=["factory", "stream"])
+def test_a_loader_that_is_opened_in_the_middle_of_training_draws_no_random_number(data: Any) -> None:
+    one = Process(data, 10, 0, 0, None)
+    assert one.supply is not None
+    torch.manual_seed(7)
+    one.supply.at(50, 0, 1)
+    drawn = torch.rand(1)
+    torch.manual_seed(7)
+    one.supply.at(60, 0, 1)
+    assert torch.rand(1) == drawn
+
+
+@pytest.mark.parametrize("kind", ["stateful", "skipping"])
+def test_a_batch_that_is_read_again_or_gone_on_from_is_not_sought_from_the_beginning(kind: str) -> None:
+    stream = STREAMS[kind](1000)
+    one = Process(stream, 10, 0, 0, None)
+    assert one.supply is not None
+    for step in range(50):
+        one.supply.at(step * 10, 0, 2)
+    before = stream.read
+    assert one.supply.at(490, 1, 2).batch == list(range(495, 500)), "the last one again, another part of it"
+    assert one.supply.at(510, 0, 2).batch == list(range(510, 515)), "the one after the next"
+    assert stream.read - before <= 40
 
 
 def test_what_a_dead_process_has_prepared_its_successor_finds_in_shared_memory(tmp_path: Path) -> None:

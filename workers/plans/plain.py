@@ -275,11 +275,7 @@ def _leaving(seen: JobSeen, now: datetime) -> timedelta:
     left = [
         one.state_since + seen.grace + seen.patience.halt - now
         for one in members
-        if one.state is ProcessState.LOST
-        and one.has_started
-        and one.exit_code is None
-        and one.signal is None
-        and _is_heard(seen, one)
+        if one.state is ProcessState.LOST and one.exit_code is None and one.signal is None and _is_heard(seen, one)
     ]
     return max(left, default=timedelta(0))
 
