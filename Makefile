@@ -25,8 +25,11 @@ export PIP_NO_INPUT := 1
 demo: venv ## the main job, end to end, on this machine
 	$(BIN)/everstep demo
 
-test: venv $(OLDEST) ## the whole default test suite; three at a time, because on two cores most of its time is waiting
-	$(BIN)/python -m pytest -n 3 --dist loadscope $(PYTEST_ARGS)
+test: venv $(OLDEST) ## the whole default test suite: three at a time what waits for most of its time, and then, on one stack, what needs a whole one
+	failed=0; \
+	$(BIN)/python -m pytest -n 3 --dist loadscope --ignore tests/system $(PYTEST_ARGS) || failed=1; \
+	$(BIN)/python -m pytest tests/system $(PYTEST_ARGS) || failed=1; \
+	exit $$failed
 
 test-botocore: venv ## the wire suite with the oldest botocore that is supported, and with the newest on the index
 	$(BIN)/python -m tests.clients.botocores oldest newest

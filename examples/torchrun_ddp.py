@@ -22,6 +22,11 @@ STEPS, EVERY, BATCH = 60, 10, 32
 @record
 def main() -> None:
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    train()  # nothing of DDP may outlive it: the end of a gloo group that DDP holds waits for ever, if a thread of it needs Python's lock
+    dist.destroy_process_group()
+
+
+def train() -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
     torch.manual_seed(0)
@@ -39,7 +44,6 @@ def main() -> None:
         if rank == 0 and (step + 1) % EVERY == 0:
             save(saved, model, optimizer, step + 1)
             print(f"step {step + 1} of {STEPS}, {world} ranks, loss {loss.item():.4f}", flush=True)
-    dist.destroy_process_group()
 
 
 def load(saved: Path, model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> int:

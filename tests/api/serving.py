@@ -17,6 +17,7 @@ from botocore.credentials import Credentials
 
 from api.settings import Bootstrap, Settings
 from tests.api import contract
+from tests.patience import PATIENCE
 
 KEY_ID = "AKIAEVERSTEPTEST0001"
 SECRET = "s3cret/of+the/test"
@@ -95,7 +96,7 @@ class Signing:
                 headers[name] = value
         sent = body if self.sent_instead is None else self.sent_instead
         # Plain HTTP: reading the machine's certificates would cost each call 50 ms.
-        return httpx.post(url + self.path, content=sent, headers=headers, verify=False)
+        return httpx.post(url + self.path, content=sent, headers=headers, verify=False, timeout=20.0 * PATIENCE)
 
     def _signed(self, url: str, operation: str, body: bytes) -> dict[str, str]:
         stamp = self.at.strftime("%Y%m%dT%H%M%SZ")

@@ -21,6 +21,7 @@ def fleet(api_process, listen, tmp_path):
     return lambda wire, **settings: live_fleet(api_process, listen(NUDGE), tmp_path, wire, **settings)
 
 
+@pytest.mark.slow
 def test_two_hundred_nodes_of_one_process_come_to_serve_over_the_real_agents_door(api, sessions, tmp_path):
     """Without workers: what is measured is the fleet and the door. ``benchmarks/fleet.py`` does it with thousands."""
     with running({"seed": 1, "boot": {"seconds": [0, 1], "lifecycle_seconds": [0, 0.5]}}, tmp_path / "fleet", api.url) as fleet:

@@ -60,6 +60,7 @@ def trained_through_reclaims(plane: FleetPlane, checkpoint_every: int) -> goodpu
     return told
 
 
+@pytest.mark.slow
 def test_a_job_on_spot_hosts_finishes_through_five_reclaims_an_hour_and_its_goodput_is_told(plane):
     here = plane(RECLAIMS)
     told = trained_through_reclaims(here, checkpoint_every=2)

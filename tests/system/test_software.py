@@ -1,5 +1,7 @@
 """New software and health checks on real nodes: boto3, the whole stack, agents and lifecycle scripts."""
 
+import pytest
+
 import everstep
 from everstep.embedded import procfs
 from tests.system.stack import group, until
@@ -10,6 +12,7 @@ def image_of(stack, instance: str) -> str:
     return procfs.environment(stack.agent_of(instance).pid)["EVERSTEP_IMAGE"]
 
 
+@pytest.mark.slow
 def test_nodes_start_anew_from_the_release_under_their_ids_and_pass_their_health_checks(stack, cluster_name, monkeypatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
         monkeypatch.setenv(name, stack.exports[name])

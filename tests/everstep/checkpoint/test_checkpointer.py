@@ -79,7 +79,7 @@ def store_alone(folder: Path, namespace: str = "ns") -> dict[str, str]:
     return {"EVERSTEP_DURABLE_URL": (folder / "objects").as_uri(), "EVERSTEP_NAMESPACE": namespace}
 
 
-@pytest.mark.parametrize("kind", ["state", "dict"])
+@pytest.mark.parametrize("kind", ["state", pytest.param("dict", marks=pytest.mark.slow)])
 def test_a_plain_script_that_is_killed_goes_on_bitwise_as_if_unbroken(kind: str, tmp_path: Path) -> None:
     common = {"kind": kind, "until": 14, "world": 2, "durable_every": 4}
     broken = {**common, "notes": "broken", "environment": store_alone(tmp_path)}
