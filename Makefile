@@ -20,7 +20,7 @@ endef
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: bench-peers demo test test-botocore test-clients test-store check generate format bench fuzz soak up down venv clean
+.PHONY: bench-peers demo test test-botocore test-clients test-store check generate format bench fuzz soak flagship up down venv clean
 
 demo: venv ## the main job, end to end, on this machine
 	$(BIN)/everstep demo
@@ -72,6 +72,9 @@ fuzz: venv ## some thousands of requests from the OpenAPI document; EVERSTEP_FUZ
 
 soak: venv ## the long runs: thirty rounds of kills in the control plane, twenty demonstrations in a row
 	$(BIN)/python -m pytest -m slow -s $(PYTEST_ARGS)
+
+flagship: venv ## one job that is elastic, checkpointless, tiered and on spot nodes, and ten events; EVERSTEP_TEST_SEED=... repeats a run
+	$(BIN)/python -m pytest -m slow -n 0 -s tests/system/test_flagship.py $(PYTEST_ARGS)
 
 up: venv
 	$(BIN)/everstep up --detach
