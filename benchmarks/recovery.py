@@ -53,7 +53,7 @@ async def bare_kills(options: argparse.Namespace, folder: Path, *, spares: int) 
         await plane.submit(job)
         for _ in range(options.kills):
             await _grow(plane, job, options.ranks)
-            await plane.until(lambda: _is_settled(job) and len(job.ready) >= spares, LIMIT_S)
+            await plane.until(lambda: is_settled(job) and len(job.ready) >= spares, LIMIT_S)
             await asyncio.sleep(chance.uniform(0.0, 0.3))
             found.append(await _one_kill(plane, job, chance.choice(job.members), is_shrinking=spares == 0))
     finally:
@@ -76,14 +76,14 @@ async def _one_kill(plane: Plane, job: Job, victim: str, *, is_shrinking: bool) 
     if is_shrinking:
         await plane.until(lambda: victim in job.exited_at, LIMIT_S)
         await plane.go_on_without(job, victim)
-    await plane.until(lambda: len(_reforms(job, number)) == job.replicas, LIMIT_S)
-    await plane.until(lambda: _first_step(job, number) is not None, LIMIT_S)
-    reforms = _reforms(job, number)
+    await plane.until(lambda: len(reforms_of(job, number)) == job.replicas, LIMIT_S)
+    await plane.until(lambda: first_step(job, number) is not None, LIMIT_S)
+    reforms = reforms_of(job, number)
     ends = {
         "exit seen": job.exited_at[victim],
         "decided": job.published_at[number],
         **{phase: max(report.phases[phase] for report in reforms) for phase in ("released", "agreed", "grouped", "transferred")},
-        "first step": _first_step(job, number) or 0.0,
+        "first step": first_step(job, number) or 0.0,
     }
     return {
         **{phase: end - killed for phase, end in ends.items()},
@@ -92,17 +92,17 @@ async def _one_kill(plane: Plane, job: Job, victim: str, *, is_shrinking: bool) 
     }
 
 
-def _reforms(job: Job, number: int) -> list[ReformedReport]:
+def reforms_of(job: Job, number: int) -> list[ReformedReport]:
     return [report for report in job.reformed if report.generation == number]
 
 
-def _first_step(job: Job, number: int) -> float | None:
+def first_step(job: Job, number: int) -> float | None:
     """Of everybody: a commit takes all votes. Steps from before the reform are told again in the new generation, and don't count."""
-    reformed = max(report.phases["transferred"] for report in _reforms(job, number))
+    reformed = max(report.phases["transferred"] for report in reforms_of(job, number))
     return min((at for generation, _, at in job.commits if generation == number and at > reformed), default=None)
 
 
-def _is_settled(job: Job) -> bool:
+def is_settled(job: Job) -> bool:
     current = len(job.generations)
     steps = {step for generation, step, at in job.commits if generation == current and at > job.published_at.get(current, 0.0)}
     return len(steps) >= SETTLED_STEPS and bool(job.members)

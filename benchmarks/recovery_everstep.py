@@ -1,4 +1,4 @@
-"""The training script of the recovery benchmark under Everstep. Usage: recovery_everstep.py WIDTH LAYERS UNTIL."""
+"""The training script of the recovery benchmark under Everstep. Usage: recovery_everstep.py WIDTH LAYERS UNTIL [BATCH]."""
 
 import sys
 
@@ -7,6 +7,7 @@ import torch
 import everstep
 
 WIDTH, LAYERS, UNTIL = (int(argument) for argument in sys.argv[1:4])
+BATCH = int(sys.argv[4]) if len(sys.argv) > 4 else 48
 
 
 def main() -> None:
@@ -19,7 +20,7 @@ def main() -> None:
 
     @everstep.resilient(everstep.State(model=model, optimizer=optimizer))
     def train(run: everstep.Run) -> None:
-        for step, batch in run.steps(samples, global_batch=48, until=UNTIL):
+        for step, batch in run.steps(samples, global_batch=BATCH, until=UNTIL):
             loss = model(batch).square().mean() / run.accumulation
             loss.backward()
             with run.update(step, loss=loss):

@@ -11,6 +11,7 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,7 +23,7 @@ GROUP = int(os.environ["GROUP"])
 TIMEOUT = timedelta(seconds=10)
 
 
-def _repaired_hook(manager, bucket):
+def _repaired_hook(manager: Manager, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """A future that is complete even if the reduction has failed: the manager then votes the step down."""
     work = manager.allreduce(bucket.buffer())
     work.wait()
@@ -40,7 +41,7 @@ def main() -> None:
     net = torch.nn.Sequential(*[torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)])
     adam = torch.optim.Adam(net.parameters(), lr=1e-4)
 
-    def load(state) -> None:
+    def load(state: dict[str, Any]) -> None:
         net.load_state_dict(state["model"])
         adam.load_state_dict(state["optimizer"])
 
@@ -58,7 +59,7 @@ def main() -> None:
         quorum_timeout=timedelta(seconds=60),
     )
     if "STOCK" not in os.environ:
-        DistributedDataParallel._comm_hook = staticmethod(_repaired_hook)
+        DistributedDataParallel._comm_hook = staticmethod(_repaired_hook)  # noqa: SLF001, what is repaired is private
     model = DistributedDataParallel(manager, net)
     optimizer = Optimizer(manager, adam)
     samples = torch.stack([torch.randn(WIDTH, generator=torch.Generator().manual_seed(number)) for number in range(256)])
