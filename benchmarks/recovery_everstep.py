@@ -1,4 +1,7 @@
-"""The training script of the recovery benchmark under Everstep. Usage: recovery_everstep.py WIDTH LAYERS UNTIL [BATCH]."""
+"""The training script of the recovery benchmark under Everstep. Usage: recovery_everstep.py WIDTH LAYERS UNTIL [BATCH [EVERY]].
+
+With EVERY it saves each so many steps, where there is a tier.
+"""
 
 import sys
 
@@ -7,7 +10,7 @@ import torch
 import everstep
 
 WIDTH, LAYERS, UNTIL = (int(argument) for argument in sys.argv[1:4])
-BATCH = int(sys.argv[4]) if len(sys.argv) > 4 else 48
+BATCH, EVERY = (*(int(argument) for argument in sys.argv[4:6]), *(48, 0)[len(sys.argv[4:6]) :])
 
 
 def main() -> None:
@@ -18,7 +21,9 @@ def main() -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
     samples = [torch.randn(WIDTH, generator=torch.Generator().manual_seed(number)) for number in range(256)]
 
-    @everstep.resilient(everstep.State(model=model, optimizer=optimizer))
+    saves = everstep.Checkpointer(every=EVERY, durable_every=1_000_000) if EVERY else None
+
+    @everstep.resilient(everstep.State(model=model, optimizer=optimizer), saves)
     def train(run: everstep.Run) -> None:
         for step, batch in run.steps(samples, global_batch=BATCH, until=UNTIL):
             loss = model(batch).square().mean() / run.accumulation

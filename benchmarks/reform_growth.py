@@ -59,7 +59,9 @@ async def _one_kill(plane: Plane, job: Job, victim: str) -> dict[str, float]:
     await plane.until(lambda: len(reforms_of(job, number)) == job.replicas, LIMIT_S)
     await plane.until(lambda: first_step(job, number) is not None, LIMIT_S)
     decided = job.published_at[number]
-    ends = {phase: max(report.phases[phase] for report in reforms_of(job, number)) for phase in ("agreed", "grouped", "transferred")}
+    ends = {
+        phase: max(report.phases[phase] for report in reforms_of(job, number)) for phase in ("agreed", "grouped", "transferred")
+    }
     ends["first step"] = first_step(job, number) or 0.0
     return {"decided": decided - job.exited_at[victim], **{phase: end - decided for phase, end in ends.items()}}
 
