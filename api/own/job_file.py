@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import ConfigDict, Field, StringConstraints, ValidationError, field_validator
+from pydantic import ConfigDict, Field, StringConstraints, ValidationError, WithJsonSchema, field_validator
 from pydantic.alias_generators import to_pascal, to_snake
 
 from api.own import job_checkpoint, job_elastic
@@ -55,6 +55,10 @@ NAME: Final = r"^[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}$"
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 Count = Annotated[int, Field(ge=1, le=100_000)]
+Spares = Annotated[
+    Annotated[int, Field(ge=0, le=10_000)] | Literal["auto"],
+    WithJsonSchema({"type": "integer", "minimum": 0, "maximum": 10_000}),  # a member of a service model has one type; files may say more
+]
 
 
 class JobFile(Asked):
@@ -79,7 +83,7 @@ class JobFile(Asked):
     processes_per_node: Annotated[int, Field(ge=1, le=128)] = 1
     env: dict[str, str] = Field(default_factory=dict)
     instance_groups: list[Text] = Field(default_factory=list)
-    spares: Annotated[int, Field(ge=0, le=10_000)] | Literal["auto"] = 0
+    spares: Spares = 0
     max_restarts: Annotated[int, Field(ge=0, le=10_000)] = 3
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
     recovery: Literal["in-process", "process"] = "in-process"
