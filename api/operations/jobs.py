@@ -68,8 +68,10 @@ class JobFilter:
 
 @dataclass(frozen=True)
 class JobView:
-    """A job and the names that people know its cluster and nodes by. ``instances`` maps a node's id to its instance's, ``weights`` to how many
-    accelerators it has, 1 where there are none; ``has_tier``: its cluster's nodes keep checkpoints in memory.
+    """A job and the names that people know its cluster and nodes by.
+
+    ``instances`` maps a node's id to its instance's, ``weights`` to how many accelerators it has, 1 where there are none; ``has_tier``: its cluster's
+    nodes keep checkpoints in memory.
     """
 
     job: Job

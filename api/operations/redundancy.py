@@ -22,8 +22,9 @@ class Told:
 
 @dataclass(frozen=True)
 class Redundancy:
-    """``copies`` of each part of the state in the ranks; None if that is not known yet. ``worst_loss`` is in committed steps, of one process or, where the
-    copies are on several nodes, of one node; None if it depends on the newest checkpoint. ``warning`` is set if one fault can take the only copy.
+    """How many ``copies`` of each part of the state live in the ranks, None if that is not known yet, and what the worst single fault costs.
+
+    ``worst_loss`` is in committed steps, None if it depends on the newest checkpoint. ``warning`` is set if one fault can take the only copy.
     """
 
     copies: int | None
@@ -32,7 +33,9 @@ class Redundancy:
     warning: str | None = None
 
 
-def of_job(spec: Mapping[str, Any], *, replicas: int, processes: int, told: Told | None = None, has_tier: bool = True) -> Redundancy:
+def of_job(
+    spec: Mapping[str, Any], *, replicas: int, processes: int, told: Told | None = None, has_tier: bool = True
+) -> Redundancy:
     """Of a job on ``replicas`` nodes with so many ``processes`` each. ``has_tier``: its nodes have a memory tier, which keeps checkpoints."""
     fallback = _fallback(spec, has_tier=has_tier)
     if is_plain(spec):
@@ -73,7 +76,9 @@ def _fallback(spec: Mapping[str, Any], *, has_tier: bool) -> str:
     parts = []
     if has_tier and policy.replicas > 1:
         every = "chosen from measured costs" if policy.memory_every is None else _steps(policy.memory_every)
-        parts.append(f"the steps since the newest checkpoint in memory, of which {policy.replicas} nodes hold a copy (every: {every})")
+        parts.append(
+            f"the steps since the newest checkpoint in memory, of which {policy.replicas} nodes hold a copy (every: {every})"
+        )
     every = "chosen from measured costs" if policy.durable_every is None else _steps(policy.durable_every)
     parts.append(f"the steps since the newest checkpoint in the object store (every: {every})")
     return ", or ".join(parts) + ", if the script saves any"

@@ -12,7 +12,7 @@ from api.own.checkpoints import SavingShape
 from api.own.wire import Real, Wire, word
 from models.events import Event
 from models.job.states import ALIVE
-from models.job.table import Generation, Job, JobProcess, ProcessLog, Step
+from models.job.table import Generation, JobProcess, ProcessLog, Step
 
 
 class JobStatus(StrEnum):
@@ -201,9 +201,7 @@ def full(view: JobView, saving: SavingShape, *, now: datetime) -> JobShape:
 
 
 def redundancy(found: Redundancy) -> RedundancyShape:
-    return RedundancyShape(
-        copies=found.copies, worst_loss_steps=found.worst_loss, description=found.words, warning=found.warning
-    )
+    return RedundancyShape(copies=found.copies, worst_loss_steps=found.worst_loss, description=found.words, warning=found.warning)
 
 
 def step(row: Step) -> StepShape:

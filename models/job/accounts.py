@@ -56,9 +56,7 @@ def books(
     return book(history(job, processes, generations, weights), micros(now))
 
 
-def history(
-    job: Job, processes: Sequence[JobProcess], generations: Sequence[Generation], weights: Mapping[str, int]
-) -> History:
+def history(job: Job, processes: Sequence[JobProcess], generations: Sequence[Generation], weights: Mapping[str, int]) -> History:
     """``generations`` are all of the job's, in order."""
     holdings = _holdings(processes, weights)
     alive = {process.node_id for process in processes if process.state in ALIVE}

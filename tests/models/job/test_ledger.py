@@ -81,7 +81,9 @@ def test_time_that_passes_adds_to_the_books_what_has_passed_and_no_more(history:
 
 
 def steps(first_s: float, count: int, *, each_s: float = 1.0, stall_s: float = 0.0) -> Tally:
-    return Tally.of(Done(round((first_s + (index + 1) * each_s) * S), round(each_s * S), round(stall_s * S)) for index in range(count))
+    return Tally.of(
+        Done(round((first_s + (index + 1) * each_s) * S), round(each_s * S), round(stall_s * S)) for index in range(count)
+    )
 
 
 TWO = frozenset({"a", "b"})
@@ -136,7 +138,14 @@ def test_steps_that_are_lost_are_redone_work_until_the_first_new_one_begins():
 
 def test_a_planned_change_of_size_is_a_rescale_and_the_newcomer_initialises_meanwhile():
     grown = Membership(
-        TWO | {"c"}, decided=17 * S, asked=12 * S, complete=12 * S, grouped=18 * S, resumed=19 * S, is_rescale=True, tally=steps(19, 1)
+        TWO | {"c"},
+        decided=17 * S,
+        asked=12 * S,
+        complete=12 * S,
+        grouped=18 * S,
+        resumed=19 * S,
+        is_rescale=True,
+        tally=steps(19, 1),
     )
     found = seconds(book(History((*BOTH, Holding("c", 12 * S)), (FIRST, grown)), 20 * S))
     assert (found["rescale"], found["initialising"], found.get("spare")) == (6.0, 10.0 + 5.0, None)
