@@ -98,7 +98,9 @@ async def paired(folder: Path, products: int, sleep_ms: float, rounds: int) -> l
 
 async def _plain(rank: int, arguments: list[str], environment: dict[str, str]) -> asyncio.subprocess.Process:
     told = {"RANK": str(rank), "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1"}
-    return await asyncio.create_subprocess_exec(sys.executable, str(SCRIPT), "plain", *arguments, env=environment | told)
+    return await asyncio.create_subprocess_exec(
+        sys.executable, str(SCRIPT), "plain", *arguments, env=environment | told, start_new_session=True
+    )
 
 
 def products_in(seconds: float) -> int:

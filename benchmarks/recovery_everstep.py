@@ -1,9 +1,11 @@
 """The training script of the recovery benchmark under Everstep. Usage: recovery_everstep.py WIDTH LAYERS UNTIL [BATCH [EVERY]].
 
-With EVERY it saves each so many steps, where there is a tier.
+With EVERY it saves each so many steps, where there is a tier. STEP_SLEEP_S in the environment makes each step so much longer.
 """
 
+import os
 import sys
+import time
 
 import torch
 
@@ -11,6 +13,7 @@ import everstep
 
 WIDTH, LAYERS, UNTIL = (int(argument) for argument in sys.argv[1:4])
 BATCH, EVERY = (*(int(argument) for argument in sys.argv[4:6]), *(48, 0)[len(sys.argv[4:6]) :])
+SLEEP_S = float(os.environ.get("STEP_SLEEP_S", "0"))
 
 
 def main() -> None:
@@ -28,6 +31,7 @@ def main() -> None:
         for step, batch in run.steps(samples, global_batch=BATCH, until=UNTIL):
             loss = model(batch).square().mean() / run.accumulation
             loss.backward()
+            time.sleep(SLEEP_S)
             with run.update(step, loss=loss):
                 optimizer.step()
                 optimizer.zero_grad()

@@ -37,7 +37,7 @@ PHASES = ("decided", "agreed", "grouped", "transferred", "first step")
 
 async def kills(ranks: int, count: int, folder: Path) -> tuple[list[dict[str, float]], dict[str, int]]:
     """Of each kill the ends of its phases, in seconds after it; and the most connections of a rank."""
-    plane = Plane(folder, max(2, -(-(ranks + 1) // PER_NODE)), {**os.environ, "OMP_NUM_THREADS": "1"})
+    plane = Plane(folder, max(2, -(-(ranks + 1) // PER_NODE)), {**os.environ, "OMP_NUM_THREADS": "1", "STEP_SLEEP_S": "0.1"})
     await plane.start()
     arguments = (str(WIDTH), str(LAYERS), "1000000", str(BATCH))
     job = Job("growth", script_launch(SCRIPT, *arguments), ranks, 1)

@@ -28,7 +28,7 @@ MOST_OF_RESTART = 0.2
 
 async def recovered_and_restarted(folder: Path, tiers: Sequence[Node]) -> tuple[float, float, Job]:
     """Seconds from the SIGKILL to the next step of all: of one rank, and then of every process of the job."""
-    plane = Plane(folder, len(tiers), {**os.environ, "OMP_NUM_THREADS": "1"}, tiers)
+    plane = Plane(folder, len(tiers), {**os.environ, "OMP_NUM_THREADS": "1", "STEP_SLEEP_S": "0.1"}, tiers)
     launch = script_launch(recovery.SCRIPT, "64", "4", "1000000", "64", str(EVERY))
     job = Job("restarts", launch, RANKS, SPARES)
     await plane.start()
