@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from everstep.protocol import FAULTS_VARIABLE
 
@@ -60,7 +60,7 @@ class _Armed:
     generation = 0
     stood_at = 0.0
     is_quiet = False
-    hooked: weakref.WeakSet[Any] = weakref.WeakSet()
+    hooked: ClassVar[weakref.WeakSet[Any]] = weakref.WeakSet()
     struck: weakref.ref[Any] | None = None
     """The parameter whose gradient a corruption changes."""
 

@@ -151,9 +151,9 @@ def read(path: Path) -> tuple[tuple[Fault, ...], int]:
         message = f"{path}: no JSON: {error}"
         raise ValueError(message) from error
     told, seed = (found.get("faults"), found.get("seed", 0)) if isinstance(found, Mapping) else (found, 0)
-    if not isinstance(told, list) or not isinstance(seed, int):
+    if not (isinstance(told, list) and isinstance(seed, int)):
         message = f"{path}: a list of faults is wanted, or an object with faults, a list, and seed, a whole number"
-        raise ValueError(message)
+        raise ValueError(message)  # noqa: TRY004, one kind of error for whatever is wrong in a file
     return tuple(_fault(path, number, wire) for number, wire in enumerate(told)), seed
 
 
@@ -179,7 +179,9 @@ def _fault(path: Path, number: int, wire: object) -> Fault:
 
 def _complaints(fault: Fault) -> Iterator[str | None]:
     for name in ("rank", "step", "generation"):
-        yield _unless(_is_count(getattr(fault, name)), name, "a whole number from 0 is wanted, or nothing for any", getattr(fault, name))
+        yield _unless(
+            _is_count(getattr(fault, name)), name, "a whole number from 0 is wanted, or nothing for any", getattr(fault, name)
+        )
     yield _complaint_about_phase(fault.phase)
     yield _unless(fault.kind in KINDS, "kind", f"one of {', '.join(KINDS)} is wanted", fault.kind)
     yield _unless(_is_range(fault), "until", "a step after step is wanted, and step with it", fault.until)
@@ -202,7 +204,9 @@ def _complaints_about_strength(fault: Fault) -> Iterator[str | None]:
         yield _unless(fault.phase not in REFORM_PHASES or factor is None, "factor", "a reform has no step to be multiplied", factor)
         return
     is_scale = fault.kind == "corrupt" and fault.how == "scale"
-    yield _unless(is_scale == (factor is not None), "factor", "it goes with slow, and with corrupt by scale, which wants it", factor)
+    yield _unless(
+        is_scale == (factor is not None), "factor", "it goes with slow, and with corrupt by scale, which wants it", factor
+    )
     yield _unless(factor is None or _is_number(factor, -float("inf")), "factor", "a number is wanted", factor)
     if fault.kind == "corrupt":
         yield _unless(fault.how in CORRUPTIONS, "how", f"corrupt wants one of {', '.join(CORRUPTIONS)}", fault.how)
@@ -213,7 +217,9 @@ def _complaints_about_strength(fault: Fault) -> Iterator[str | None]:
 
 def _complaint_about_phase(phase: object) -> str | None:
     is_known = isinstance(phase, str) and (phase in PHASES or "/" in phase)
-    return _unless(is_known, "phase", f"one of {', '.join(PHASES)} is wanted, or one of the script's own, with a slash in it", phase)
+    return _unless(
+        is_known, "phase", f"one of {', '.join(PHASES)} is wanted, or one of the script's own, with a slash in it", phase
+    )
 
 
 def check_phase(phase: str) -> None:
@@ -223,7 +229,7 @@ def check_phase(phase: str) -> None:
         raise ValueError(complaint)
 
 
-def _unless(is_right: bool, member: str, wanted: str, got: object) -> str | None:  # noqa: FBT001, the claim comes first
+def _unless(is_right: bool, member: str, wanted: str, got: object) -> str | None:
     return None if is_right else f"{member}: {wanted}; it is {got!r}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import os
@@ -34,7 +35,17 @@ LIMIT_S = 60.0
 HANG_AFTER_S = 1.0 * PATIENCE
 SIZES = {"ddp": (2, 3), "manual": (2, 3), "fsdp": (2, 3), "hsdp": (2, 4)}
 IN_STEP = tuple(phase for phase in faults.STEP_PHASES if phase != "save")
-EVENTS = ("resize", "resize", "resize and kill", "kill", "kill two", "kill a spare", "kill the store's host", "restart the store's host", "freeze")
+EVENTS = (
+    "resize",
+    "resize",
+    "resize and kill",
+    "kill",
+    "kill two",
+    "kill a spare",
+    "kill the store's host",
+    "restart the store's host",
+    "freeze",
+)
 
 
 @dataclass(frozen=True)
@@ -63,14 +74,22 @@ class Schedule:
         return "\n  ".join([head, *map(str, self.faults), *map(str, self.events)])
 
 
-def draw(seed: int, mode: str | None = None) -> Schedule:
-    """Between four and nine strikes in 50 steps, from inside and from outside, of which any two may meet."""
+def draw(seed: int, mode: str | None = None, *, is_short: bool = False) -> Schedule:
+    """Between four and eleven strikes in 50 steps, from inside and from outside, of which any two may meet.
+
+    ``is_short``: three or four, and none that has to be waited for until it counts as a hang.
+    """
     chance = random.Random(seed)
     mode = mode or chance.choice(tuple(SIZES))
     ranks = chance.choice(SIZES[mode])
     inside = [_strike(chance) for _ in range(chance.randint(2, 5))]
     inside += [_strike_in_reform(chance) for _ in range(chance.randint(0, 2))]
-    events = [Event(chance.randrange(FIRST, UNTIL - 8), chance.choice(EVENTS), chance.random()) for _ in range(chance.randint(2, 4))]
+    events = [
+        Event(chance.randrange(FIRST, UNTIL - 8), chance.choice(EVENTS), chance.random()) for _ in range(chance.randint(2, 4))
+    ]
+    if is_short:
+        inside = [one for one in inside if one.kind != "hang"][:2]
+        events = [one for one in events if one.what != "freeze"][:1] + [Event(UNTIL // 2, "resize", 0.0)]
     spares = max(SIZES[mode]) - ranks + 1
     return Schedule(seed, mode, ranks, spares, tuple(inside), tuple(sorted(events, key=lambda one: one.step)))
 
@@ -127,7 +146,9 @@ class Drill(Plane):
         notes = self.folder / name
         notes.mkdir()
         arm(notes / "faults", schedule.faults)
-        launch = script_launch(SCRIPT, schedule.mode, str(notes), str(UNTIL), str(notes / "faults"), str(PACE_S), name, seed=tokens.SEED)
+        launch = script_launch(
+            SCRIPT, schedule.mode, str(notes), str(UNTIL), str(notes / "faults"), str(PACE_S), name, seed=tokens.SEED
+        )
         launch = dataclasses.replace(launch, env={**launch.env, HANG_AFTER_VARIABLE: str(HANG_AFTER_S)})
         job = Job(name, launch, schedule.ranks, schedule.spares, max_restarts=1000)
         await self.submit(job)
@@ -172,10 +193,8 @@ class Drill(Plane):
     def _kill(job: Job, names: Sequence[str], choice: float, number: int = signal.SIGKILL) -> None:
         living = [name for name in names if name in job.placed and name in job.pids]
         if living:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(job.pids[living[int(choice * len(living)) % len(living)]], number)
-            except ProcessLookupError:
-                pass
 
     async def _rescale(self, job: Job, replicas: int) -> None:
         """As ``resize``, of members who all live, and when those are warm who are to join."""
@@ -244,7 +263,9 @@ def check(schedule: Schedule, job: Job, notes: Path, losses: Sequence[float]) ->
         attempts[line["step"]].add(line["attempt"])
     mixed = {key: found for key, found in digests.items() if len(found) > 1}
     assert not mixed, f"(step, attempt, shard) with parameters that differ: {mixed}"
-    assert len({report.digest for report in job.finished.values()}) == 1, f"states differ in the end: {job.finished}"
+    finished = {report.digest for report in job.finished.values()}
+    shards = {"hsdp": 2, "fsdp": len(job.members)}.get(schedule.mode, 1)
+    assert len(finished) <= shards, f"states of one shard differ in the end: {job.finished}"
     if schedule.mode in {"ddp", "manual"} and not any(fault.kind == "raise" for fault in schedule.faults):
         check_nothing_was_lost(job, attempts)
 

@@ -147,7 +147,10 @@ def test_a_gradient_is_corrupted_before_it_is_reduced_or_after(how: str, factor:
             point("backward")  # a script's own, without a gradient, corrupts nothing
             model(torch.ones(2, 3)).sum().backward()
             point("after-reduce")
-            assert torch.equal(model.bias.grad, expected, ) or (how == "nan" and model.bias.grad.isnan().all())
+            assert torch.equal(
+                model.bias.grad,
+                expected,
+            ) or (how == "nan" and model.bias.grad.isnan().all())
             assert torch.equal(model.weight.grad, torch.full((1, 3), 2.0))
         assert told.waiting == ()
     model.zero_grad()
@@ -219,7 +222,7 @@ def test_a_file_that_is_none_of_faults_is_refused(text: str, words: str, tmp_pat
 def test_a_point_of_a_script_has_a_slash_or_is_refused() -> None:
     with inject(at("data/load", rank=0, step=1).error()):
         assert passed(0, 1, "data/load")
-        with pytest.raises(ValueError, match="phase: .* with a slash in it; it is 'load'"):
+        with pytest.raises(ValueError, match=r"phase: .* with a slash in it; it is 'load'"):
             point("load")
     point("load")
 
@@ -238,7 +241,10 @@ def drawn() -> some.SearchStrategy[Fault]:
         if kind == "hang":
             more["seconds"] = some.none() | some.floats(0.1, 5)
         if kind == "corrupt":
-            phase, more["how"] = some.sampled_from(("backward", "after-reduce")), some.sampled_from([one for one in CORRUPTIONS if one != "scale"])
+            phase, more["how"] = (
+                some.sampled_from(("backward", "after-reduce")),
+                some.sampled_from([one for one in CORRUPTIONS if one != "scale"]),
+            )
         more["probability"], more["times"] = some.none() | some.floats(0.1, 1), some.none() | some.integers(1, 5)
         return some.builds(Fault, rank, phase, step=step, generation=rank, kind=some.just(kind), **more)
 

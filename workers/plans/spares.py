@@ -39,6 +39,7 @@ def size(mtbf: timedelta, takes: timedelta, nodes: int, had: int = 0) -> Sizing:
 
     Args:
         mtbf: between the faults of the whole job.
+        nodes: of the job, spares not counted.
         takes: from a fault until the spare that it took is made up for.
         had: so many the job has. It gets fewer only where half of ``BARE`` is kept to: an estimate at the edge would change them all the time.
     """

@@ -30,7 +30,9 @@ def test_a_job_has_no_more_spares_than_nodes_and_says_that_it_would_want_more():
 
 def test_the_inputs_and_the_outcome_are_told_in_words():
     why = size(DAY, 5 * MINUTE, nodes=4).why
-    assert why.startswith("1 spare: one fault in 86400 s is to be expected, and its replacement takes 300 s; so 0.35 % of the faults")
+    assert why.startswith(
+        "1 spare: one fault in 86400 s is to be expected, and its replacement takes 300 s; so 0.35 % of the faults"
+    )
 
 
 def test_what_a_replacement_takes_is_what_was_seen_or_else_the_usual():
