@@ -41,7 +41,8 @@ def of_job(
     if is_plain(spec):
         words = f"Its processes keep no copy of each other's state (recovery: process): a fault costs {fallback}."
         return Redundancy(0, None, words, f"no redundancy: {words}")
-    least = min(elastic_of(spec).sizes) if elastic_of(spec) is not None else replicas
+    elastic = elastic_of(spec)
+    least = replicas if elastic is None else elastic.least
     if replicas * processes == 1 or (told is not None and told.copies == 1):
         words = f"One copy of the state lives in the ranks: a fault that takes a process costs {fallback}."
         return Redundancy(1, None, words, f"no redundancy: {words}")
