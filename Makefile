@@ -62,6 +62,11 @@ format: venv
 
 bench: venv .venv-clients/moto-server/installed bench-peers ## measurements: each claim beside a peer or a limit, in the same run; best on a quiet machine
 	$(BIN)/python -m benchmarks.recovery
+	$(BIN)/python -m benchmarks.rescale
+	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.reform_growth
+	$(BIN)/python -m benchmarks.coordinator
+	$(BIN)/python -m benchmarks.gpu_recovery
 	$(BIN)/python -m benchmarks.node_loss
 	$(BIN)/python -m benchmarks.reactions
 	$(BIN)/python -m benchmarks.checkpoints
