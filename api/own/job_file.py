@@ -57,13 +57,16 @@ Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 Count = Annotated[int, Field(ge=1, le=100_000)]
 Spares = Annotated[
     Annotated[int, Field(ge=0, le=10_000)] | Literal["auto"],
-    WithJsonSchema({"type": "integer", "minimum": 0, "maximum": 10_000}),  # a member of a service model has one type; files may say more
+    WithJsonSchema(
+        {"type": "integer", "minimum": 0, "maximum": 10_000}
+    ),  # a member of a service model has one type; files may say more
 ]
 
 
 class JobFile(Asked):
-    """A training job. ``replicas`` is how many nodes take part, ``spares`` how many more stand by, warm; ``auto`` has
-    that follow from the faults that are observed.
+    """A training job. ``replicas`` is how many nodes take part, ``spares`` how many more stand by, warm.
+
+    Where a file says ``auto`` of spares, their number follows from the faults that are observed.
 
     A process that makes no progress may be said to hang after ``hang_after`` seconds, and after ten of its own slow steps if that is longer.
 

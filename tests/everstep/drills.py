@@ -89,7 +89,7 @@ def draw(seed: int, mode: str | None = None, *, is_short: bool = False) -> Sched
     ]
     if is_short:
         inside = [one for one in inside if one.kind != "hang"][:2]
-        events = [one for one in events if one.what != "freeze"][:1] + [Event(UNTIL // 2, "resize", 0.0)]
+        events = [*[one for one in events if one.what != "freeze"][:1], Event(UNTIL // 2, "resize", 0.0)]
     spares = max(SIZES[mode]) - ranks + 1
     return Schedule(seed, mode, ranks, spares, tuple(inside), tuple(sorted(events, key=lambda one: one.step)))
 
