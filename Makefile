@@ -20,7 +20,7 @@ endef
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: bench-peers demo test test-botocore test-clients test-store check generate format bench fuzz soak up down venv clean
+.PHONY: bench-peers demo test test-botocore test-clients test-store check generate format bench fuzz soak flagship up down venv clean
 
 demo: venv ## the main job, end to end, on this machine
 	$(BIN)/everstep demo
@@ -65,6 +65,11 @@ format: venv
 
 bench: venv .venv-clients/moto-server/installed bench-peers ## measurements: each claim beside a peer or a limit, in the same run; best on a quiet machine
 	$(BIN)/python -m benchmarks.recovery
+	$(BIN)/python -m benchmarks.rescale
+	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.reform_growth
+	$(BIN)/python -m benchmarks.coordinator
+	$(BIN)/python -m benchmarks.gpu_recovery
 	$(BIN)/python -m benchmarks.node_loss
 	$(BIN)/python -m benchmarks.reactions
 	$(BIN)/python -m benchmarks.checkpoints
@@ -75,6 +80,9 @@ fuzz: venv ## some thousands of requests from the OpenAPI document; EVERSTEP_FUZ
 
 soak: venv ## the long runs: thirty rounds of kills in the control plane, twenty demonstrations in a row
 	$(BIN)/python -m pytest -m slow -s $(PYTEST_ARGS)
+
+flagship: venv ## one job that is elastic, checkpointless, tiered and on spot nodes, and ten events; EVERSTEP_TEST_SEED=... repeats a run
+	$(BIN)/python -m pytest -m slow -n 0 -s tests/system/test_flagship.py $(PYTEST_ARGS)
 
 up: venv
 	$(BIN)/everstep up --detach

@@ -178,4 +178,8 @@ def _thinned(steps: tuple[StepReport, ...]) -> tuple[StepReport, ...]:
         return steps
     half = MOST_STEPS // 2
     pairs = zip(steps[0:half:2], steps[1:half:2], strict=True)
-    return (*(replace(second, seconds=first.seconds + second.seconds) for first, second in pairs), *steps[half:])
+    return (*(_as_one(first, second) for first, second in pairs), *steps[half:])
+
+
+def _as_one(first: StepReport, second: StepReport) -> StepReport:
+    return replace(second, seconds=first.seconds + second.seconds, stall_s=first.stall_s + second.stall_s)

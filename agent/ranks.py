@@ -132,6 +132,8 @@ def rank_report(job: str, process: str, kind: ToAgent, message: dict[str, Any]) 
                 Source(message["source"]),
                 message["bytes_moved"],
                 message["phases"],
+                message.get("copies"),
+                message.get("worst_loss"),
             )
         case ToAgent.FINISHED:
             return FinishedReport(job, process, message["generation"], message["step"], message.get("digest"))

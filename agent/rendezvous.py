@@ -10,15 +10,18 @@ Wire: newline-delimited JSON, one request at a time on a connection; values are 
     {"op": "add", "key": …, "amount": …}                       {"op": "wait", "keys": […]}       waits for all
     {"op": "check", "keys": […]}   {"op": "delete", "key": …}  {"op": "collect", "prefix": …, "count": …}  waits for so many
 
+``collect`` with ``"packed": true`` answers a text: base64 of the zlib-packed JSON object.
 Answers: {"value": …} or {"error": "refused" | "superseded" | "unknown-operation", "message": …}.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import hmac
 import json
+import zlib
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
 
@@ -26,6 +29,8 @@ from everstep.protocol import Generation
 
 _LONGEST_LINE = 1 << 20
 _MOST_KEYS = 100_000
+_BACKLOG = 4096
+"""All members of a generation come at once."""
 OPEN_PATIENCE_S = 10.0
 
 
@@ -42,24 +47,41 @@ class _UnknownOperation(Exception):
 
 
 class _Space:
-    """The keys of one generation of one job."""
+    """The keys of one generation of one job.
+
+    Whoever waits is woken once, when what it waits for is there: with thousands of members it would take all the time to ask each at each key.
+    """
 
     def __init__(self, token: str) -> None:
         self.token = token
         self._values: dict[str, str] = {}
-        self._changed = asyncio.Event()
+        self._collected: dict[str, dict[str, str]] = {}
+        """By each prefix that has been asked for."""
+        self._packed: dict[str, str] = {}
+        self._for_keys: dict[str, list[asyncio.Future[None]]] = {}
+        self._for_counts: dict[str, dict[int, list[asyncio.Future[None]]]] = {}
         self._is_dropped = False
 
     def drop(self) -> None:
         self._is_dropped = True
-        self._changed.set()
+        for waiting in self._for_keys.values():
+            _wake(waiting)
+        for counts in self._for_counts.values():
+            for waiting in counts.values():
+                _wake(waiting)
 
     def set(self, key: str, value: str) -> None:
         if len(self._values) >= _MOST_KEYS:
             raise _Refused
         self._values[key] = value
-        self._changed.set()
-        self._changed = asyncio.Event()
+        _wake(self._for_keys.pop(key, []))
+        for prefix, collected in self._collected.items():
+            if key.startswith(prefix):
+                collected[key[len(prefix) :]] = value
+                self._packed.pop(prefix, None)
+                counts = self._for_counts.get(prefix, {})
+                for count in [count for count in counts if len(collected) >= count]:
+                    _wake(counts.pop(count))
 
     def add(self, key: str, amount: int) -> int:
         total = int(self._values.get(key, "0")) + amount
@@ -67,22 +89,51 @@ class _Space:
         return total
 
     def delete(self, key: str) -> bool:
+        for prefix, collected in self._collected.items():
+            if key.startswith(prefix):
+                collected.pop(key[len(prefix) :], None)
+                self._packed.pop(prefix, None)
         return self._values.pop(key, None) is not None
 
     def holds(self, keys: list[str]) -> bool:
         return all(key in self._values for key in keys)
 
     def with_prefix(self, prefix: str) -> dict[str, str]:
-        return {key[len(prefix) :]: value for key, value in self._values.items() if key.startswith(prefix)}
+        if prefix not in self._collected:
+            named = {key[len(prefix) :]: value for key, value in self._values.items() if key.startswith(prefix)}
+            self._collected[prefix] = named
+        return self._collected[prefix]
+
+    def packed(self, prefix: str) -> str:
+        """The same, once for all who ask: cards are much alike, and packed they take a fiftieth."""
+        if prefix not in self._packed:
+            told = json.dumps(self.with_prefix(prefix)).encode()
+            self._packed[prefix] = base64.b64encode(zlib.compress(told, 1)).decode()
+        return self._packed[prefix]
 
     def value(self, key: str) -> str:
         return self._values[key]
 
-    async def until(self, claim: Callable[[], bool]) -> None:
-        while not claim():
-            if self._is_dropped:
-                raise _Superseded
-            await self._changed.wait()
+    async def until_held(self, keys: list[str]) -> None:
+        while missing := [key for key in keys if key not in self._values]:
+            await self._wait(self._for_keys.setdefault(missing[0], []))
+
+    async def until_counted(self, prefix: str, count: int) -> None:
+        while len(self.with_prefix(prefix)) < count:
+            await self._wait(self._for_counts.setdefault(prefix, {}).setdefault(count, []))
+
+    async def _wait(self, waiting: list[asyncio.Future[None]]) -> None:
+        if not self._is_dropped:
+            waiting.append(asyncio.get_running_loop().create_future())
+            await waiting[-1]
+        if self._is_dropped:
+            raise _Superseded
+
+
+def _wake(waiting: list[asyncio.Future[None]]) -> None:
+    for one in waiting:
+        if not one.done():
+            one.set_result(None)
 
 
 class Rendezvous:
@@ -134,7 +185,7 @@ class Rendezvous:
         await asyncio.gather(*self._connections, return_exceptions=True)
 
     async def _listen(self, port: int) -> asyncio.Server:
-        return await asyncio.start_server(self._serve, self._address, port, limit=_LONGEST_LINE)
+        return await asyncio.start_server(self._serve, self._address, port, limit=_LONGEST_LINE, backlog=_BACKLOG)
 
     def _drop_older(self, job: str, number: int) -> None:
         for key in [key for key in self._spaces if key[0] == job and key[1] < number]:
@@ -192,20 +243,20 @@ async def _set(space: _Space, request: dict[str, Any]) -> bool:
 
 async def _get(space: _Space, request: dict[str, Any]) -> str:
     key = str(request["key"])
-    await space.until(lambda: space.holds([key]))
+    await space.until_held([key])
     return space.value(key)
 
 
 async def _wait(space: _Space, request: dict[str, Any]) -> bool:
     keys = [str(key) for key in request["keys"]]
-    await space.until(lambda: space.holds(keys))
+    await space.until_held(keys)
     return True
 
 
-async def _collect(space: _Space, request: dict[str, Any]) -> dict[str, str]:
+async def _collect(space: _Space, request: dict[str, Any]) -> dict[str, str] | str:
     prefix, count = str(request["prefix"]), int(request["count"])
-    await space.until(lambda: len(space.with_prefix(prefix)) >= count)
-    return space.with_prefix(prefix)
+    await space.until_counted(prefix, count)
+    return space.packed(prefix) if request.get("packed") is True else space.with_prefix(prefix)
 
 
 async def _add(space: _Space, request: dict[str, Any]) -> int:

@@ -206,7 +206,7 @@ class Supervisor:
                     running.is_ready = True
                     self._report(replace(self._process_report(process), status=ProcessStatus.READY))
             case ToAgent.PROGRESS:
-                step = StepReport(message["step"], message["seconds"], message["at"], message.get("loss"))
+                step = StepReport.from_wire(message)
                 self._progress.add(running.job, message["generation"], step)
             case ToAgent.PULSE:
                 self._hangs.hear(running.job, process, message)

@@ -1,6 +1,6 @@
 """SIGKILL of a whole node → the survivors' next step, with the whole control plane in the loop and a warm spare standing by.
 
-Usage: python -m benchmarks.node_loss [--kills 7] [--seed 1] [--no-torchrun] [--json FILE]
+Usage: python -m benchmarks.node_loss [--quick] [--kills 7] [--seed 1] [--no-torchrun] [--json FILE]
 
 An embedded stack of its own, a cluster of 6 local nodes, the demonstration's GPT on 4 of them; every killed node is replaced and its
 successor warm before the next one is killed. Beside the phases of each recovery it prints the length of a step: the last phase holds one.
@@ -10,7 +10,6 @@ Then torchrun restarts the same model on as many ranks, of which one is killed: 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import statistics
@@ -22,7 +21,7 @@ from typing import Any
 
 import boto3
 
-from benchmarks import torchrun
+from benchmarks import figures, torchrun
 from everstep.demo import train_gpt
 from everstep.demo.ledger import Ledger
 from everstep.demo.story import INSTANCE_TYPE, MEMBERS, ROLE, kill_node
@@ -111,6 +110,7 @@ class Bench:
 
 def main() -> None:
     options = _options()
+    environment = figures.environment()
     with tempfile.TemporaryDirectory(prefix="everstep-bench-") as folder:
         home = Home.at(Path(folder))
         control.start_detached(home, 0, os.environ, lambda _service, _state: None)
@@ -119,6 +119,7 @@ def main() -> None:
         finally:
             control.shut_down(home)
         restarts = [] if options.no_torchrun else _torchrun(options, Path(folder) / "torchrun")
+    print(figures.told(environment))
     print(f"node killed → next step of the survivors, {len(found)} kills, seconds after SIGKILL (median, min–max)")
     for name in found[0]:
         values = [one[name] for one in found if name in one]
@@ -130,8 +131,7 @@ def main() -> None:
         print(
             f"torchrun, the same model: {peer:.3f} s ({min(restarts):.3f}–{max(restarts):.3f}), {peer / median:.1f} times as long"
         )
-    if options.json:
-        options.json.write_text(json.dumps({"everstep": found, "torchrun": restarts}, indent=2))
+    figures.write(options, {"environment": environment, "everstep": found, "torchrun": restarts})
 
 
 def _torchrun(options: argparse.Namespace, folder: Path) -> list[float]:
@@ -141,12 +141,14 @@ def _torchrun(options: argparse.Namespace, folder: Path) -> list[float]:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = figures.parser(__doc__)
     parser.add_argument("--kills", type=int, default=7)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--no-torchrun", action="store_true")
-    parser.add_argument("--json", type=Path)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.quick:
+        options.kills, options.no_torchrun = 2, True
+    return options
 
 
 if __name__ == "__main__":

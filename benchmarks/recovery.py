@@ -1,62 +1,89 @@
-"""Kill → first step of everybody: Everstep's bare mechanism (real supervisors, no control plane) beside torchrun's restart.
+"""SIGKILL of a rank → the next step of everybody: Everstep, torchrun and torchft, the same model on as many ranks, one after the other.
 
-Usage: python -m benchmarks.recovery [--kills 7] [--ranks 3] [--width 256] [--layers 4] [--no-torchrun] [--json FILE]
+Usage: python -m benchmarks.recovery [--quick] [--kills 5] [--ranks 3] [--width 1024] [--layers 4] [--parts bare,whole,torchrun,shared,torchft,stock] [--json FILE]
 
-Every wait is bounded.
+- ``bare``: real supervisors and a control plane of some lines, so that what is seen is the runtime's own part; a warm spare, and none (it shrinks);
+- ``whole``: the embedded stack with one local node a rank: agents, API, database and workers are in the loop;
+- ``torchrun``, which restarts every rank, with its store apart, and ``shared`` with the store shared as is its default, which was seen to hang;
+- ``torchft`` with a heartbeat of one second and its hook for DDP repaired, and ``stock`` as it is published.
+
+Every wait is bounded. A peer's restart trains up to nine steps again; Everstep and torchft none.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import random
 import signal
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from benchmarks import torchrun
+from benchmarks import figures, stack, torchrun
+from benchmarks.peers import torchft_kills
 from benchmarks.torchrun import LIMIT_S, SETTLED_STEPS
+from everstep.demo.ledger import instant
 from everstep.protocol import ReformedReport
 from tests.everstep.plane import Job, Plane, script_launch
 
 HERE = Path(__file__).parent
+SCRIPT = HERE / "recovery_everstep.py"
 PHASES = ("exit seen", "decided", "released", "agreed", "grouped", "transferred", "first step")
+PARTS = ("bare", "whole", "torchrun", "shared", "torchft", "stock")
+QUICK = ("bare", "whole")
+GOALS = {"whole, shrinks": 0.5, "whole, spare": 0.7}
+TIMES_TORCHRUN, TIMES_TORCHFT = 10.0, 4.0
 
 
-async def everstep_kills(options: argparse.Namespace, folder: Path) -> list[dict[str, float]]:
-    """Seconds from the kill to the end of each phase, the slowest rank counting."""
-    plane = Plane(folder, min(options.ranks, 3), dict(os.environ))
+# ---------------------------------------------------------------------------------------------- the bare mechanism
+
+
+async def bare_kills(options: argparse.Namespace, folder: Path, *, spares: int) -> list[dict[str, float]]:
+    """Seconds from the kill to the end of each phase, the slowest rank counting. Without a spare the world shrinks, and grows again before the next."""
+    plane = Plane(folder, min(options.ranks, 3), {**os.environ, "OMP_NUM_THREADS": "1"})
     await plane.start()
-    launch = script_launch(HERE / "recovery_everstep.py", str(options.width), str(options.layers), "1000000")
-    job = Job("bench", launch, options.ranks, 1)
+    job = Job("bench", script_launch(SCRIPT, str(options.width), str(options.layers), "1000000"), options.ranks, spares)
     chance, found = random.Random(options.seed), []  # noqa: S311, it draws moments
     try:
         await plane.submit(job)
         for _ in range(options.kills):
-            await plane.until(lambda: _is_settled(job), LIMIT_S)
+            await _grow(plane, job, options.ranks)
+            await plane.until(lambda: is_settled(job) and len(job.ready) >= spares, LIMIT_S)
             await asyncio.sleep(chance.uniform(0.0, 0.3))
-            found.append(await _one_kill(plane, job, chance.choice(job.members)))
+            found.append(await _one_kill(plane, job, chance.choice(job.members), is_shrinking=spares == 0))
     finally:
         await plane.stop()
     return found
 
 
-async def _one_kill(plane: Plane, job: Job, victim: str) -> dict[str, float]:
+async def _grow(plane: Plane, job: Job, ranks: int) -> None:
+    if job.replicas < ranks:
+        job.spares += ranks - job.replicas
+        await plane.until(lambda: len(job.ready) >= ranks - job.replicas, LIMIT_S)
+        await plane.resize(job, ranks)
+
+
+async def _one_kill(plane: Plane, job: Job, victim: str, *, is_shrinking: bool) -> dict[str, float]:
     number = len(job.generations) + 1
+    job.replicas -= is_shrinking
     killed = time.time()
     os.kill(job.pids[victim], signal.SIGKILL)
-    await plane.until(lambda: len(_reforms(job, number)) == job.replicas, LIMIT_S)
-    await plane.until(lambda: _first_step(job, number) is not None, LIMIT_S)
-    reforms = _reforms(job, number)
+    if is_shrinking:
+        await plane.until(lambda: victim in job.exited_at, LIMIT_S)
+        await plane.go_on_without(job, victim)
+    await plane.until(lambda: len(reforms_of(job, number)) == job.replicas, LIMIT_S)
+    await plane.until(lambda: first_step(job, number) is not None, LIMIT_S)
+    reforms = reforms_of(job, number)
     ends = {
         "exit seen": job.exited_at[victim],
         "decided": job.published_at[number],
         **{phase: max(report.phases[phase] for report in reforms) for phase in ("released", "agreed", "grouped", "transferred")},
-        "first step": _first_step(job, number) or 0.0,
+        "first step": first_step(job, number) or 0.0,
     }
     return {
         **{phase: end - killed for phase, end in ends.items()},
@@ -65,65 +92,147 @@ async def _one_kill(plane: Plane, job: Job, victim: str) -> dict[str, float]:
     }
 
 
-def _reforms(job: Job, number: int) -> list[ReformedReport]:
+def reforms_of(job: Job, number: int) -> list[ReformedReport]:
     return [report for report in job.reformed if report.generation == number]
 
 
-def _first_step(job: Job, number: int) -> float | None:
+def first_step(job: Job, number: int) -> float | None:
     """Of everybody: a commit takes all votes. Steps from before the reform are told again in the new generation, and don't count."""
-    reformed = max(report.phases["transferred"] for report in _reforms(job, number))
+    reformed = max(report.phases["transferred"] for report in reforms_of(job, number))
     return min((at for generation, _, at in job.commits if generation == number and at > reformed), default=None)
 
 
-def _is_settled(job: Job) -> bool:
+def is_settled(job: Job) -> bool:
     current = len(job.generations)
     steps = {step for generation, step, at in job.commits if generation == current and at > job.published_at.get(current, 0.0)}
-    return len(steps) >= SETTLED_STEPS and bool(job.ready)
+    return len(steps) >= SETTLED_STEPS and bool(job.members)
 
 
-def _torchrun_kills(options: argparse.Namespace, folder: Path) -> list[float]:
+# ---------------------------------------------------------------------------------------------- the whole system
+
+
+def whole_kills(options: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
+    """As ``bare_kills``, of both kinds, with everything in the loop. The figures are those that a client is told."""
     arguments = [str(options.width), str(options.layers), "1000000"]
-    script = HERE / "recovery_torchrun.py"
-    return torchrun.kills(script, arguments, folder, ranks=options.ranks, count=options.kills, seed=options.seed)
+    chance = random.Random(options.seed)  # noqa: S311, it draws moments
+    elastic = {"min": 1, "max": options.ranks, "step": 1, "faulty_scale_down_timeout": "0s"}
+    with stack.running(options.ranks + 1) as running:
+        job = running.submit("spare", SCRIPT, arguments, replicas=options.ranks, spares=1)
+        spare = [_whole_kill(job, options.ranks, 1, chance) for _ in range(options.kills)]
+        job.stop()
+        job = running.submit("shrinks", SCRIPT, arguments, replicas=options.ranks, elastic=elastic)
+        shrinks = []
+        for _ in range(options.kills):
+            shrinks.append(_whole_kill(job, options.ranks, 0, chance))
+            for size in (options.ranks - 1, options.ranks):
+                job.rest.post(f"/v1/jobs/{job.job_id}/resize", {"replicas": size})
+        job.stop()
+    return {"whole, spare": spare, "whole, shrinks": shrinks}
 
 
-def show(everstep: list[dict[str, float]], restarts: list[float], options: argparse.Namespace) -> None:
-    print(
-        f"\nkill -> first step, seconds; {options.ranks} ranks + 1 spare, {options.layers} x {options.width}^2, {len(everstep)} kills"
-    )
-    print(f"{'end of phase':<14}{'median':>9}{'min':>9}{'max':>9}")
-    for phase in PHASES:
-        values = [kill[phase] for kill in everstep]
-        print(f"{phase:<14}{statistics.median(values):>9.3f}{min(values):>9.3f}{max(values):>9.3f}")
-    print(
-        f"bytes moved a kill: {statistics.median(kill['bytes'] for kill in everstep):,.0f}; steps lost: {sum(kill['steps lost'] for kill in everstep):.0f}"
-    )
-    if restarts:
-        print(
-            f"{'torchrun':<14}{statistics.median(restarts):>9.3f}{min(restarts):>9.3f}{max(restarts):>9.3f}  ({len(restarts)} restarts)"
-        )
-        ratio = statistics.median(restarts) / statistics.median(kill["first step"] for kill in everstep)
-        print(f"torchrun takes {ratio:.1f} times as long, and trains up to 9 steps again")
+def _whole_kill(job: stack.Job, ranks: int, spares: int, chance: random.Random) -> dict[str, float]:
+    before = job.await_training(ranks, spares=spares)
+    time.sleep(chance.uniform(0.0, 0.3))
+    victim = chance.choice([one for one in before["processes"] if one["rank"] is not None and one["status"] == "Ready"])
+    killed = time.time()
+    os.kill(victim["pid"], signal.SIGKILL)
+    after = job.first_step_after(before["generation"], ranks if spares else ranks - 1)
+    phases: dict[str, float] = {}
+    for member in after["members"]:
+        for name, at in member["phases"].items():
+            phases[name] = max(at, phases.get(name, at))
+    ends = {"decided": instant(after["decided_at"]), **phases, "first step": instant(after["first_step_at"])}
+    told = {name: at - killed for name, at in ends.items() if at is not None and name in PHASES}
+    return {**told, "steps lost": float(after["steps_lost"])}
+
+
+# ---------------------------------------------------------------------------------------------- telling it
+
+
+def measured(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Any]]:
+    """(name, what was found), part by part: phases of each kill for ours, seconds to the step of all for peers."""
+    arguments = [str(options.width), str(options.layers), "1000000"]
+    how = {"ranks": options.ranks, "count": options.kills, "seed": options.seed}
+    for part in options.parts:
+        here = folder / part
+        here.mkdir()
+        match part:
+            case "bare":
+                yield "bare, spare", asyncio.run(bare_kills(options, here / "spare", spares=1))
+                yield "bare, shrinks", asyncio.run(bare_kills(options, here / "shrinks", spares=0))
+            case "whole":
+                yield from whole_kills(options).items()
+            case "torchrun" | "shared":
+                is_shared = part == "shared"
+                found = torchrun.kills(HERE / "recovery_torchrun.py", arguments, here, shares_store=is_shared, **how)
+                yield f"torchrun{', store shared' if is_shared else ''}", found
+            case _:
+                is_stock = part == "stock"
+                replicas = {"groups": options.ranks, "count": options.kills, "seed": options.seed, "is_stock": is_stock}
+                yield f"torchft{', stock' if is_stock else ''}", torchft_kills.kills(arguments, here, **replicas)
+
+
+def show(name: str, found: Any, kills: int) -> None:
+    print(f"\n{name}")
+    match found:
+        case torchft_kills.Found():
+            print(f"  {'survivors':<14}{figures.spread(found.survivors)}\n  {'all groups':<14}{figures.spread(found.everybody)}")
+            if found.why_not:
+                print(f"  failed: {found.why_not}")
+        case [dict(), *_]:
+            for phase in PHASES:
+                if all(phase in kill for kill in found):
+                    print(f"  {phase:<14}{figures.spread([kill[phase] for kill in found])}")
+            print(f"  steps lost: {sum(kill['steps lost'] for kill in found):.0f}")
+        case _:
+            print(f"  {'first step':<14}{figures.spread(found)}")
+            if len(found) < kills:
+                print(f"  failed: restart {len(found) + 1} did not end within {LIMIT_S:.0f} s")
+
+
+def conclude(found: dict[str, Any]) -> None:
+    """Goals and ratios."""
+    print()
+    ours = {name: [kill["first step"] for kill in kills] for name, kills in found.items() if name.startswith(("bare", "whole"))}
+    for name, goal in GOALS.items():
+        if name in ours:
+            print(f"{name}: {figures.at_most(statistics.median(ours[name]), goal)}")
+    peers = {"torchrun": (found.get("torchrun"), TIMES_TORCHRUN)}
+    if "torchft" in found:
+        peers["torchft's survivors"] = (found["torchft"].survivors, TIMES_TORCHFT)
+        peers["torchft's groups all together"] = (found["torchft"].everybody, TIMES_TORCHFT)
+    for peer, (theirs, goal) in peers.items():
+        for name, own in ours.items():
+            if theirs is not None:
+                print(f"{peer} beside {name}: {figures.times_faster(own, theirs, goal)}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("kills", 7), ("ranks", 3), ("width", 256), ("layers", 4), ("seed", 0)):
+    options = _options()
+    environment, found = figures.environment(), {}
+    what = f"{options.ranks} ranks, {options.layers} x {options.width}^2, DDP and Adam"
+    print(f"SIGKILL of a rank -> the next step of all, seconds: median, min-max (kills); {what}\n{figures.told(environment)}")
+    with tempfile.TemporaryDirectory(prefix="recovery-") as folder:
+        for name, one in measured(options, Path(folder)):
+            found[name] = one
+            show(name, one, options.kills)
+    conclude(found)
+    plain = {name: vars(one) if isinstance(one, torchft_kills.Found) else one for name, one in found.items()}
+    figures.write(options, {"environment": environment, "options": vars(options), "seconds": plain})
+
+
+def _options() -> argparse.Namespace:
+    parser = figures.parser(__doc__)
+    for name, default in (("kills", 5), ("ranks", 3), ("width", 1024), ("layers", 4), ("seed", 0)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--no-torchrun", action="store_true")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--parts", default="", help=f"of {','.join(PARTS)}")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="recovery-") as name:
-        folder = Path(name)
-        for part in ("everstep", "torchrun"):
-            (folder / part).mkdir()
-        everstep = asyncio.run(everstep_kills(options, folder / "everstep"))
-        restarts = [] if options.no_torchrun else _torchrun_kills(options, folder / "torchrun")
-    show(everstep, restarts, options)
-    if options.json:
-        options.json.write_text(
-            json.dumps({"everstep": everstep, "torchrun": restarts, "options": {**vars(options), "json": None}})
-        )
+    if options.quick:
+        options.kills = 2
+    options.parts = options.parts.split(",") if options.parts else list(QUICK if options.quick else PARTS)
+    if unknown := set(options.parts) - set(PARTS):
+        parser.error(f"--parts: {', '.join(sorted(unknown))}: not of {', '.join(PARTS)}")
+    return options
 
 
 if __name__ == "__main__":

@@ -1,12 +1,19 @@
-"""The training script of the recovery benchmark under Everstep. Usage: recovery_everstep.py WIDTH LAYERS UNTIL."""
+"""The training script of the recovery benchmark under Everstep. Usage: recovery_everstep.py WIDTH LAYERS UNTIL [BATCH [EVERY]].
 
+With EVERY it saves each so many steps, where there is a tier. STEP_SLEEP_S in the environment makes each step so much longer.
+"""
+
+import os
 import sys
+import time
 
 import torch
 
 import everstep
 
 WIDTH, LAYERS, UNTIL = (int(argument) for argument in sys.argv[1:4])
+BATCH, EVERY = (*(int(argument) for argument in sys.argv[4:6]), *(48, 0)[len(sys.argv[4:6]) :])
+SLEEP_S = float(os.environ.get("STEP_SLEEP_S", "0"))
 
 
 def main() -> None:
@@ -17,11 +24,14 @@ def main() -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
     samples = [torch.randn(WIDTH, generator=torch.Generator().manual_seed(number)) for number in range(256)]
 
-    @everstep.resilient(everstep.State(model=model, optimizer=optimizer))
+    saves = everstep.Checkpointer(every=EVERY, durable_every=1_000_000) if EVERY else None
+
+    @everstep.resilient(everstep.State(model=model, optimizer=optimizer), saves)
     def train(run: everstep.Run) -> None:
-        for step, batch in run.steps(samples, global_batch=48, until=UNTIL):
+        for step, batch in run.steps(samples, global_batch=BATCH, until=UNTIL):
             loss = model(batch).square().mean() / run.accumulation
             loss.backward()
+            time.sleep(SLEEP_S)
             with run.update(step, loss=loss):
                 optimizer.step()
                 optimizer.zero_grad()

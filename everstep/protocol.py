@@ -187,7 +187,11 @@ class Source(StrEnum):
 
 @dataclass(frozen=True)
 class ReformedReport(Wire):
-    """A process has joined a generation and holds its state. ``phases`` maps a phase's name to its end, in Unix seconds."""
+    """A process has joined a generation and holds its state. ``phases`` maps a phase's name to its end, in Unix seconds.
+
+    ``copies`` of each part of the state live in the ranks, so that the loss of one process costs ``worst_loss`` committed steps at most; it means nothing
+    for a single copy. None: an older runtime, which does not tell.
+    """
 
     job: str
     generation: int
@@ -197,17 +201,23 @@ class ReformedReport(Wire):
     source: Source
     bytes_moved: int = 0
     phases: dict[str, float] = field(default_factory=dict)
+    copies: int | None = None
+    worst_loss: int | None = None
     kind: str = "reformed"
 
 
 @dataclass(frozen=True)
 class StepReport(Wire):
-    """One committed optimizer step, told by rank 0. ``loss`` is None when the script does not report one."""
+    """One committed optimizer step, told by rank 0. ``loss`` is None when the script does not report one.
+
+    ``stall_s`` of its ``seconds`` were spent waiting for a save to have read the state.
+    """
 
     step: int
     seconds: float
     at: float
     loss: float | None = None
+    stall_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -39,5 +39,11 @@ def instance_type(name: str) -> InstanceType:
         raise NotFound(kind="Instance type", name=name) from None
 
 
+def accelerators(name: str) -> int:
+    """How many a node of this type has; 0 for a type that the catalogue doesn't list: an operator's own hosts may be of any."""
+    found = _all().get(name)
+    return found.accelerators if found is not None else 0
+
+
 def names() -> tuple[str, ...]:
     return tuple(_all())

@@ -1,4 +1,4 @@
-"""Goodput: the share of productive seconds in the time since jobs got nodes."""
+"""Goodput: where the time of jobs' accelerators went, and how much of it was productive."""
 
 from __future__ import annotations
 
@@ -6,22 +6,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 
+from api.operations import jobs
+from api.operations.jobs import JobView
 from api.operations.work import Work
 from models.cluster import queries as clusters
 from models.errors import Invalid
 from models.job import queries
-from models.job.table import Generation, Job
+from models.job.ledger import Books
+from models.job.table import Job
 
 
 @dataclass(frozen=True)
 class Goodput:
-    """Sums over jobs."""
+    """Sums over jobs. ``wall_s`` is the time since each first had nodes, ``submitted_s`` since it was submitted."""
 
     jobs: int
+    books: Books
     productive_s: float
     wall_s: float
+    submitted_s: float
     steps: int
     steps_lost: int
     recoveries: int
@@ -31,35 +36,46 @@ class Goodput:
     @property
     def share(self) -> float | None:
         """None before any job has had nodes."""
-        return round(min(1.0, self.productive_s / self.wall_s), 4) if self.wall_s > 0 else None
+        return None if self.books.goodput is None else round(self.books.goodput, 4)
+
+    @property
+    def ettr(self) -> float | None:
+        """The productive share of the time since the jobs were submitted, waiting in the queue included."""
+        return round(self.books.productive_elapsed / 1e6 / self.submitted_s, 4) if self.submitted_s > 0 else None
 
 
-def measure(work: Work, *, job_id: str | None, cluster: str | None) -> Goodput:
-    """Of one job, or of all that a cluster has had.
+def measure(work: Work, *, job_id: str | None = None, cluster: str | None = None, team: str | None = None) -> Goodput:
+    """Of one job, or of all that a cluster or a team has had.
 
     Raises:
-        Invalid: neither is named, or both are.
+        Invalid: none of them is named, or more than one.
         NotFound: no such job or cluster.
     """
-    if (job_id is None) == (cluster is None):
-        raise Invalid(message="Name a job by JobId, or a cluster by Cluster: exactly one of them.")
-    if job_id is not None:
-        jobs: Sequence[Job] = [queries.get(work.session, job_id)]
-    else:
-        jobs = queries.of_cluster(work.session, clusters.find(work.session, str(cluster)).id)
-    lost = select(func.coalesce(func.sum(Generation.steps_lost), 0)).where(Generation.job_id.in_([job.id for job in jobs]))
+    if sum(one is not None for one in (job_id, cluster, team)) != 1:
+        raise Invalid(message="Name a job by JobId, a cluster by Cluster, or a team by Team: exactly one of them.")
+    views = jobs.views(work.session, _jobs(work, job_id, cluster, team))
     return Goodput(
-        jobs=len(jobs),
-        productive_s=sum(job.productive_s for job in jobs),
-        wall_s=sum(_wall_s(job, work.now) for job in jobs),
-        steps=sum(job.step for job in jobs),
-        steps_lost=int(work.session.scalar(lost) or 0),
-        recoveries=sum(job.recoveries for job in jobs),
-        restarts=sum(job.restarts for job in jobs),
-        evictions=sum(job.evictions for job in jobs),
+        jobs=len(views),
+        books=sum((view.books(work.now) for view in views), Books()),
+        productive_s=sum(view.job.productive_s for view in views),
+        wall_s=sum(_since(work, view, view.job.started_at) for view in views),
+        submitted_s=sum(_since(work, view, view.job.created_at) for view in views),
+        steps=sum(view.job.step for view in views),
+        steps_lost=sum(generation.steps_lost for view in views for generation in view.generations),
+        recoveries=sum(view.job.recoveries for view in views),
+        restarts=sum(view.job.restarts for view in views),
+        evictions=sum(view.job.evictions for view in views),
     )
 
 
-def _wall_s(job: Job, now: datetime) -> float:
-    """0 before the job has had nodes."""
-    return ((job.ended_at or now) - job.started_at).total_seconds() if job.started_at else 0.0
+def _jobs(work: Work, job_id: str | None, cluster: str | None, team: str | None) -> Sequence[Job]:
+    if job_id is not None:
+        return [queries.get(work.session, job_id)]
+    if cluster is not None:
+        return queries.of_cluster(work.session, clusters.find(work.session, cluster).id)
+    return work.session.scalars(select(Job).where(Job.team == team).order_by(Job.created_at, Job.id)).all()
+
+
+def _since(work: Work, view: JobView, began: datetime | None) -> float:
+    """Seconds; 0 for what has not begun."""
+    return max(0.0, ((view.job.ended_at or work.now) - began).total_seconds()) if began is not None else 0.0

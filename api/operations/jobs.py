@@ -10,7 +10,11 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from api.operations import redundancy
+from api.operations.redundancy import Redundancy, Told
+from api.operations.tiers import percent_of
 from api.operations.work import Work
+from models.catalogue import accelerators
 from models.checkpoint import changes as checkpoints
 from models.checkpoint.policy import policy_of
 from models.cluster import queries as clusters
@@ -18,9 +22,11 @@ from models.cluster.states import ClusterState
 from models.cluster.table import Cluster
 from models.errors import AlreadyExists, Forbidden, Invalid, in_transition
 from models.events import Event
-from models.job import changes, logs, queries
+from models.job import accounts, changes, logs, queries
 from models.job.changes import JobSpec
 from models.job.elastic import elastic_of, told
+from models.job.ledger import Books
+from models.job.plain import is_plain
 from models.job.states import ENDED, JobState
 from models.job.table import Generation, Job, JobProcess, ProcessLog, Step
 from models.node.table import Node
@@ -62,16 +68,61 @@ class JobFilter:
 
 @dataclass(frozen=True)
 class JobView:
-    """A job and the names that people know its cluster and nodes by. ``instances`` maps a node's id to its instance's."""
+    """A job and the names that people know its cluster and nodes by.
+
+    ``instances`` maps a node's id to its instance's, ``weights`` to how many accelerators it has, 1 where there are none; ``has_tier``: its cluster's
+    nodes keep checkpoints in memory.
+    """
 
     job: Job
     cluster: str
-    generation: Generation | None
+    generations: tuple[Generation, ...]
     processes: tuple[JobProcess, ...]
     instances: Mapping[str, str]
+    weights: Mapping[str, int]
+    has_tier: bool
+
+    @property
+    def generation(self) -> Generation | None:
+        return self.generations[-1] if self.generations else None
+
+    @property
+    def redundancy(self) -> Redundancy:
+        return redundancy.of_job(
+            self.job.spec,
+            replicas=self.job.replicas,
+            processes=self.job.processes_per_node,
+            told=self._told(),
+            has_tier=self.has_tier,
+        )
+
+    def books(self, now: datetime) -> Books:
+        """Where the time of its accelerators went until now."""
+        return accounts.books(self.job, self.processes, self.generations, self.weights, now=now)
+
+    def goodput(self, now: datetime) -> float | None:
+        """None before there was any node, and for a script that has told no step: nobody knows."""
+        if is_plain(self.job.spec) and not self.job.step:
+            return None
+        found = self.books(now).goodput
+        return None if found is None else round(found, 4)
+
+    def _told(self) -> Told | None:
+        """What the ranks say; the least of them counts."""
+        reports = list(self.generation.reports.values()) if self.generation is not None else []
+        told = [report for report in reports if report.get("copies") is not None]
+        if self.generation is None or not told:
+            return None
+        nodes = {process.node_id for process in self.processes if process.id in self.generation.members}
+        return Told(min(one["copies"] for one in told), max(one["worst_loss"] for one in told), len(nodes))
 
 
-def submit(work: Work, wish: Wish) -> Job:
+def submit(work: Work, wish: Wish) -> JobView:
+    """Puts a job into its cluster's queue; see ``_submit``."""
+    return views(work.session, [_submit(work, wish)])[0]
+
+
+def _submit(work: Work, wish: Wish) -> Job:
     """Puts a job into its cluster's queue; with a key that was used for the same wish before, returns that job.
 
     Raises:
@@ -115,7 +166,7 @@ def submit(work: Work, wish: Wish) -> Job:
 
 def show(session: Session, job_id: str) -> JobView:
     """Raises NotFound."""
-    return _views(session, [queries.get(session, job_id)])[0]
+    return views(session, [queries.get(session, job_id)])[0]
 
 
 def listing(session: Session, which: JobFilter, cut: Cut) -> Page[JobView]:
@@ -128,11 +179,7 @@ def listing(session: Session, which: JobFilter, cut: Cut) -> Page[JobView]:
     if which.live_only:
         wanted = wanted.where(Job.state.not_in(ENDED))
     found = page(session, wanted, (Job.created_at, Job.id), lambda job: (job.created_at, job.id), cut)
-    return Page(tuple(_views(session, found.rows)), found.cursor)
-
-
-def generations(session: Session, job_id: str) -> Sequence[Generation]:
-    return queries.generations(session, job_id)
+    return Page(tuple(views(session, found.rows)), found.cursor)
 
 
 def steps(session: Session, job_id: str, *, after: int, limit: int, cursor: str | None) -> Page[Step]:
@@ -213,28 +260,33 @@ def _check_groups(session: Session, cluster: Cluster, wish: Wish) -> None:
             raise Invalid(message=f"instance_groups: cluster {cluster.name} has no group '{name}'; its groups are: {there}.")
 
 
-def _views(session: Session, jobs: Sequence[Job]) -> list[JobView]:
+def views(session: Session, jobs: Sequence[Job]) -> list[JobView]:
     """All that a listing shows of its jobs, in four queries however many they are."""
     ids = [job.id for job in jobs]
-    names = session.execute(select(Cluster.id, Cluster.name).where(Cluster.id.in_({job.cluster_id for job in jobs})))
-    cluster_names = {row.id: row.name for row in names}
-    current = {
-        generation.job_id: generation
-        for generation in session.scalars(select(Generation).where(Generation.job_id.in_(ids)).order_by(Generation.number))
-    }
+    rows = session.execute(select(Cluster).where(Cluster.id.in_({job.cluster_id for job in jobs}))).scalars()
+    clusters_of = {row.id: row for row in rows}
+    generations_of: dict[str, list[Generation]] = {id_: [] for id_ in ids}
+    for generation in session.scalars(select(Generation).where(Generation.job_id.in_(ids)).order_by(Generation.number)):
+        generations_of[generation.job_id].append(generation)
     of_jobs = select(JobProcess).where(JobProcess.job_id.in_(ids)).order_by(JobProcess.created_at, JobProcess.id)
-    processes = session.scalars(of_jobs).all()
+    processes_of: dict[str, list[JobProcess]] = {id_: [] for id_ in ids}
+    for process in session.scalars(of_jobs):
+        processes_of[process.job_id].append(process)
     # A node may work for another team by now, and be hidden: that a process of this job has been there is the job's own past.
-    nodes = select(Node.id, Node.instance_id).where(Node.id.in_({process.node_id for process in processes}))
-    named = session.execute(nodes.execution_options(**{ACROSS_TEAMS: True}))
-    instances = {row.id: row.instance_id or row.id for row in named}
+    on = {process.node_id for processes in processes_of.values() for process in processes}
+    wanted = select(Node.id, Node.instance_id, Node.instance_type).where(Node.id.in_(on))
+    nodes = session.execute(wanted.execution_options(**{ACROSS_TEAMS: True})).all()
+    instances = {row.id: row.instance_id or row.id for row in nodes}
+    weights = {row.id: max(1, accelerators(row.instance_type)) for row in nodes}
     return [
         JobView(
             job=job,
-            cluster=cluster_names[job.cluster_id],
-            generation=current.get(job.id),
-            processes=tuple(process for process in processes if process.job_id == job.id),
+            cluster=clusters_of[job.cluster_id].name,
+            generations=tuple(generations_of[job.id]),
+            processes=tuple(processes_of[job.id]),
             instances=instances,
+            weights=weights,
+            has_tier=percent_of(clusters_of[job.cluster_id]) is not None,
         )
         for job in jobs
     ]

@@ -1,4 +1,4 @@
-"""What the control plane can be watched by: facts of all teams, in five queries however many jobs and nodes there are."""
+"""What the control plane can be watched by: facts of all teams, in ten queries however many jobs and nodes there are."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Any
 from sqlalchemy import Text, cast, func, literal, select, union_all
 from sqlalchemy.orm import Session
 
+from api.operations.jobs import views
 from models.checkpoint import queries
 from models.checkpoint.states import CopyState
 from models.checkpoint.table import CheckpointCopy, CheckpointNamespace, MemoryTier
+from models.job.ledger import ACCOUNTS
 from models.job.states import ENDED, JobState
 from models.job.table import Job
 from models.node.states import NodeState
@@ -28,6 +30,7 @@ FAMILIES: Mapping[str, str] = {
     "everstep_memory_tier_store_is_out": "1 while a node cannot reach the object store.",
     "everstep_memory_tier_refusals": "Shards for which a node's tier had no room, since its process began.",
     "everstep_checkpoint_copies": "Copies of shards on nodes, by what has become of them; those long gone are forgotten.",
+    "everstep_job_account_seconds": "Where the seconds of a live job's accelerators went, to exactly one account each; of nodes where there are none.",
     "everstep_jobs": "Jobs by state.",
     "everstep_nodes": "Nodes by state, without those that are gone.",
 }
@@ -43,7 +46,7 @@ class Sample:
 
 def samples(session: Session, *, now: datetime) -> list[Sample]:
     """Of every family of the table, for a session that is bound to no team."""
-    return [*_of_jobs(session, now), *_of_tiers(session), *_of_copies(session), *_by_state(session)]
+    return [*_of_jobs(session, now), *_of_accounts(session, now), *_of_tiers(session), *_of_copies(session), *_by_state(session)]
 
 
 def _of_jobs(session: Session, now: datetime) -> Iterator[Sample]:
@@ -58,6 +61,14 @@ def _of_jobs(session: Session, now: datetime) -> Iterator[Sample]:
         yield Sample("everstep_age_of_last_durable_step_seconds", max(0.0, (now - since).total_seconds()), labels)
         if step is not None:
             yield Sample("everstep_last_durable_step", step, labels)
+
+
+def _of_accounts(session: Session, now: datetime) -> Iterator[Sample]:
+    live = session.scalars(select(Job).where(Job.state.not_in(ENDED), Job.started_at.is_not(None)).order_by(Job.id)).all()
+    for view in views(session, live):
+        books = view.books(now)
+        for account in ACCOUNTS:
+            yield Sample("everstep_job_account_seconds", books.of(account) / 1e6, {"job": view.job.id, "account": account.value})
 
 
 def _of_tiers(session: Session) -> Iterator[Sample]:

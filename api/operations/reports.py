@@ -144,13 +144,15 @@ def _reformed(session: Session, _: Node, report: protocol.ReformedReport, now: d
         source=report.source.value,
         bytes_moved=report.bytes_moved,
         phases=report.phases,
+        copies=report.copies,
+        worst_loss=report.worst_loss,
     )
     job_reports.report_reformed(session, report.process, reform, now=now)
 
 
 def _progress(session: Session, _: Node, report: protocol.ProgressReport, __: datetime) -> None:
     steps = [
-        job_reports.Committed(number=step.step, loss=step.loss, seconds=step.seconds, at=datetime.fromtimestamp(step.at, UTC))
+        job_reports.Committed(step.step, step.loss, step.seconds, datetime.fromtimestamp(step.at, UTC), step.stall_s)
         for step in report.steps
     ]
     job_reports.report_progress(session, report.job, report.generation, steps)

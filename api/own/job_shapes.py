@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 from api.operations.jobs import KEY, JobView
+from api.operations.redundancy import Redundancy
 from api.own.checkpoints import SavingShape
 from api.own.wire import Real, Wire, word
 from models.events import Event
 from models.job.states import ALIVE
-from models.job.table import Generation, Job, JobProcess, ProcessLog, Step
+from models.job.table import Generation, JobProcess, ProcessLog, Step
 
 
 class JobStatus(StrEnum):
@@ -73,8 +73,21 @@ class GenerationShape(Wire):
     members: tuple[MemberShape, ...]
 
 
+class RedundancyShape(Wire):
+    """How many ``copies`` of each part of a job's state live in its ranks, and how many committed steps a fault costs at most.
+
+    Both are null while they are not known: copies until the ranks have told, steps where they depend on the newest checkpoint. ``description`` says what
+    can be said. ``warning`` is set if a single fault can take the only copy.
+    """
+
+    copies: int | None
+    worst_loss_steps: int | None
+    description: str
+    warning: str | None
+
+
 class JobSummary(Wire):
-    """``goodput`` is the share of productive seconds, those of distinct committed steps, in the time since the job first got nodes.
+    """``goodput`` is the productive share of the seconds of accelerators that had, or were to have, a rank (see GetGoodput); null if it is not known.
 
     ``nodes`` are the instances of the current members by rank; ``why`` says what the job waits for, or why it is as it is.
     ``replicas`` is the number of nodes it has or forms with, ``wished_replicas`` the one that is asked for; they differ only for elastic jobs.
@@ -113,6 +126,7 @@ class JobShape(JobSummary):
 
     spec: dict[str, Any]
     steps_lost: int
+    redundancy: RedundancyShape
     checkpoint: SavingShape
     processes: tuple[ProcessShape, ...]
     generations: tuple[GenerationShape, ...]
@@ -120,6 +134,7 @@ class JobShape(JobSummary):
 
 class Submitted(Wire):
     job_id: str
+    redundancy: RedundancyShape
 
 
 class JobList(Wire):
@@ -173,23 +188,20 @@ def summary(view: JobView, *, now: datetime) -> JobSummary:
     return JobSummary(**_common(view, now))
 
 
-def full(view: JobView, generations: Sequence[Generation], saving: SavingShape, *, now: datetime) -> JobShape:
+def full(view: JobView, saving: SavingShape, *, now: datetime) -> JobShape:
     return JobShape(
         **_common(view, now),
         spec={name: value for name, value in view.job.spec.items() if name != KEY},
-        steps_lost=sum(generation.steps_lost for generation in generations),
+        steps_lost=sum(generation.steps_lost for generation in view.generations),
+        redundancy=redundancy(view.redundancy),
         checkpoint=saving,
         processes=tuple(_process(process, view) for process in view.processes),
-        generations=tuple(_generation(generation, view) for generation in generations),
+        generations=tuple(_generation(generation, view) for generation in view.generations),
     )
 
 
-def goodput(job: Job, now: datetime) -> float | None:
-    """None before the job has had nodes."""
-    if job.started_at is None:
-        return None
-    wall = ((job.ended_at or now) - job.started_at).total_seconds()
-    return round(min(1.0, job.productive_s / wall), 4) if wall > 0 else None
+def redundancy(found: Redundancy) -> RedundancyShape:
+    return RedundancyShape(copies=found.copies, worst_loss_steps=found.worst_loss, description=found.words, warning=found.warning)
 
 
 def step(row: Step) -> StepShape:
@@ -234,7 +246,7 @@ def _common(view: JobView, now: datetime) -> dict[str, Any]:
         "resizes": job.resizes,
         "replicas": job.replicas,
         "wished_replicas": job.wish,
-        "goodput": goodput(job, now),
+        "goodput": view.goodput(now),
         "productive_s": job.productive_s,
         "why": job.why,
         "failure": job.failure,

@@ -60,7 +60,7 @@ class ResizeWanted(OneJob):
 
 
 def submit(work: Work, asked: Submission) -> Submitted:
-    """Submit a job. A repeated submission with the same client token returns the job of the first."""
+    """Submit a job. The answer states the redundancy and the worst loss. A repeated submission with the same client token returns the job of the first."""
     wish = jobs.Wish(
         name=asked.name,
         cluster=asked.cluster,
@@ -73,7 +73,8 @@ def submit(work: Work, asked: Submission) -> Submitted:
         team=asked.team,
         key=asked.client_token,
     )
-    return Submitted(job_id=jobs.submit(work, wish).id)
+    view = jobs.submit(work, wish)
+    return Submitted(job_id=view.job.id, redundancy=job_shapes.redundancy(view.redundancy))
 
 
 def listing(work: Work, asked: JobsWanted) -> JobList:
@@ -89,7 +90,7 @@ def show(work: Work, asked: OneJob) -> JobShape:
     """A job, with its processes, its generations with their timelines, and how it stands with its checkpoints."""
     view = jobs.show(work.session, asked.job_id)
     saved = checkpoints.saving(operations.saving(work.session, view.job), now=work.now)
-    return job_shapes.full(view, jobs.generations(work.session, asked.job_id), saved, now=work.now)
+    return job_shapes.full(view, saved, now=work.now)
 
 
 def steps(work: Work, asked: StepsWanted) -> StepList:

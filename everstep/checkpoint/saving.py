@@ -227,6 +227,7 @@ class Saver:
         self._preparing: threading.Thread | None = None
         self._is_told = True
         self._drain_s = 0.0
+        self._stalled_s = 0.0
         self._steps_s: deque[float] = deque(maxlen=_STEPS_REMEMBERED)
 
     @property
@@ -257,6 +258,7 @@ class Saver:
         self._current, self._is_told = Save(work, step, wanted, self._tiers, self._ask_policy, is_watched=is_watched), False
         self._watched = self._current if is_watched else self._watched
         self._current.outcome.stall_s += stalled_s
+        self._stalled_s += stalled_s
 
     def make_way(self) -> None:
         """Waits for the save before, boundedly: it is still under way only where the next one is urgent, or nobody votes."""
@@ -266,7 +268,14 @@ class Saver:
     def settle(self) -> None:
         """Nothing of the state is read by a save from now on."""
         if self._current is not None:
+            before_s = self._current.outcome.stall_s
             self._current.settle()
+            self._stalled_s += self._current.outcome.stall_s - before_s
+
+    def take_stall(self) -> float:
+        """The seconds for which saves have kept training waiting since this was last asked."""
+        taken, self._stalled_s = self._stalled_s, 0.0
+        return taken
 
     def stepped(self, seconds: float) -> None:
         self._steps_s.append(seconds)

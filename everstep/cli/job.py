@@ -47,11 +47,13 @@ def submit(
     document = _load(file, settings or [])
     with control_plane(home) as rest:
         # The key makes it safe to send again what may have arrived already.
-        job_id = rest.post("/v1/jobs", document, key=str(uuid.uuid4()))["job_id"]
+        answer = rest.post("/v1/jobs", document, key=str(uuid.uuid4()))
+        job_id, redundancy = answer["job_id"], answer["redundancy"]
+        job_shown.redundant(Console(stderr=True, quiet=as_json, highlight=False), redundancy)
         if wait:
             _finish(rest, job_id, as_json=as_json)
     if as_json:
-        print_json({"job_id": job_id})
+        print_json({"job_id": job_id, "redundancy": redundancy})
     else:
         typer.echo(job_id)
 

@@ -52,10 +52,19 @@ def shown(console: Console, job: Job) -> None:
     )
     if step == "unknown":
         console.print("Its script does not tell its steps. It can: everstep.report_step(step, loss), after each.")
+    redundant(console, job["redundancy"])
     _checkpoint(console, job["checkpoint"])
     _failure(console, job)
     _generations(console, job["generations"])
     _processes(console, job["processes"])
+
+
+def redundant(console: Console, told: Mapping[str, Any]) -> None:
+    """How many copies of the state there are, and what the worst fault costs."""
+    if told["warning"]:
+        console.print(f"[yellow]warning: {escape(told['warning'])}[/]", soft_wrap=True)
+    if told["description"] not in (told["warning"] or ""):
+        console.print(escape(told["description"]), soft_wrap=True)
 
 
 def _checkpoint(console: Console, saving: Mapping[str, Any]) -> None:

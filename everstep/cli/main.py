@@ -16,6 +16,7 @@ from everstep.cli import stack
 
 ELSEWHERE = {
     "job": "everstep.cli.job",
+    "goodput": "everstep.cli.goodput",
     "key": "everstep.cli.key",
     "checkpoint": "everstep.cli.checkpoint",
     "fault": "everstep.cli.fault",

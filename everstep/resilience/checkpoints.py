@@ -96,6 +96,10 @@ class Checkpoints:
         """From now on no save reads the state: it may be changed."""
         self._saver.settle()
 
+    def take_stall(self) -> float:
+        """The seconds for which saves have kept training waiting since this was last asked: in the step that is committed now."""
+        return self._saver.take_stall()
+
     def committed(self, wanted: Wanted, place: Place, seconds: float) -> None:
         """A step has been committed; the copy of what is ``wanted`` begins, and ends beside the next forward and backward."""
         self._saver.stepped(seconds)
@@ -259,7 +263,7 @@ def look_around(
 
     def spread(round_name: str, mine: Sight) -> tuple[Sight, ...]:
         meeting.request("set", key=f"{round_name}/{place.rank:06d}", value=mine.to_json())
-        told = meeting.request("collect", prefix=f"{round_name}/", count=world_size)
+        told = meeting.collect(f"{round_name}/", world_size)
         return tuple(Sight.from_json(told[key]) for key in sorted(told))
 
     rank = place.rank

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
@@ -306,7 +307,7 @@ class Membership:
         """Everybody holds the state: what was given away can change again."""
         joining, client = meeting.joining, meeting.client
         client.request("set", key=f"held/{self.place.rank}", value="")
-        client.request("collect", prefix="held/", count=joining.generation.world_size)
+        client.collect("held/", joining.generation.world_size)
         if self.checkpoints is not None:
             self.checkpoints.joined(self.place.rank, joining.generation.cause)
         self.moves.settle(joining)
@@ -344,7 +345,7 @@ class Membership:
             anomalies=place.losses.decided(),
         )
         meeting.request("set", key=f"card/{place.rank:06d}", value=self.moves.signed(card).to_json())
-        told = meeting.request("collect", prefix="card/", count=generation.world_size)
+        told = meeting.collect("card/", generation.world_size)
         cards = tuple(Card.from_json(told[key]) for key in sorted(told))
         self._ports = [laid.transfer_port for laid in cards]
         self._buildable = common_groups(cards)
@@ -386,15 +387,9 @@ class Membership:
         watcher.stands_at(place.generation, place.step)
         for kind in (ToAgent.BROKEN, ToAgent.FINISHED, ToAgent.FAILED):
             watcher.withdraw(kind)
-        watcher.tell(
-            ToAgent.REFORMED,
-            generation=place.generation,
-            rank=place.rank,
-            step=place.step,
-            source=str(source),
-            bytes_moved=moved,
-            phases=phases.ends,
-        )
+        told: dict[str, Any] = {"generation": place.generation, "rank": place.rank, "step": place.step, "source": str(source)}
+        told |= {"bytes_moved": moved, "phases": phases.ends, **self.moves.redundancy()}
+        watcher.tell(ToAgent.REFORMED, **told)
         if place.rank == 0:
             for step in place.recent:
                 watcher.tell(ToAgent.PROGRESS, **{**step, "generation": place.generation})

@@ -11,6 +11,7 @@ import select
 import socket
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -49,6 +50,12 @@ class RendezvousClient:
             if self._connection is None:
                 self._open(deadline)
             return self._exchange({"op": op, **members}, deadline)
+
+    def collect(self, prefix: str, count: int) -> dict[str, str]:
+        """What all ``count`` members have said under the prefix, by the rest of its key; waits for it. Raises as ``request``."""
+        told = self.request("collect", prefix=prefix, count=count, packed=True)
+        collected: dict[str, str] = json.loads(zlib.decompress(base64.b64decode(told))) if isinstance(told, str) else told
+        return collected
 
     def give_way(self) -> None:
         """Raises Superseded when a newer generation exists: for work between two requests."""

@@ -199,8 +199,7 @@ class Run:
     # ------------------------------------------------------------ for resilient
 
     def attach(self, state: State, scale: Mapping[int, Mapping[str, Any]] = _ANY_SIZE) -> None:
-        if self._state is not state:
-            faults.hook(state.model, state.optimizer)
+        faults.hook(state.model, state.optimizer)
         self._state = state
         self._scale = scale
         self._membership.attach(state)
@@ -248,7 +247,9 @@ class Run:
         except (Unwind, EverstepError, RuntimeError) as error:
             if self.rehearsing or not (isinstance(error, Unwind) or self._membership.has_lost_generation):
                 raise
+        left = time.monotonic()
         source = self.join()
+        self._step_began += time.monotonic() - left  # the step that is gone on with did not take that long
         if source is Source.ROLLED_FORWARD and self.losses.judge(place.last_loss) is None:
             self._wanted = NOTHING
             return place.last_loss
@@ -374,6 +375,8 @@ class Run:
         if checkpoints is not None:
             with self.vitals.aside():
                 checkpoints.committed(wanted, place, seconds)
+            if wanted:
+                faults.point("save")
 
     def _tell_progress(self, loss: float | None) -> float:
         """Returns the seconds since the step before."""
@@ -383,7 +386,9 @@ class Run:
         if watcher is None:
             return seconds
         watcher.stands_at(place.generation, place.step)
+        stall_s = self._checkpoints.take_stall() if self._checkpoints else 0.0
         told = {"generation": place.generation, "step": place.step - 1, "seconds": seconds, "at": time.time(), "loss": loss}
+        told["stall_s"] = stall_s
         place.recent = [*place.recent[1 - _RETOLD_STEPS :], told]
         if place.rank == 0:
             watcher.tell(ToAgent.PROGRESS, **told)

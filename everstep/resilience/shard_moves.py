@@ -118,6 +118,14 @@ class ShardMoves(Moves):
 
     # ------------------------------------------------------------ replicas
 
+    def redundancy(self) -> dict[str, int]:
+        """As the agent is told it: how many copies of each part of the state live in the ranks of this generation, and how many steps the loss of one process costs at most."""
+        size = self.place.world_size
+        replicas = size // seat_of(self.place.rank, size, self.sharding.shards).shards if self.is_sharded else size
+        if replicas > 1 or size == 1:
+            return {"copies": replicas, "worst_loss": 0}
+        return {"copies": 2, "worst_loss": self.sharding.every}
+
     def keep_replicas(self, joining: Joining) -> None:
         """From now on each committed step of this generation is copied to the buddy, where no other replica of the model is."""
         generation, server = joining.generation, self.server

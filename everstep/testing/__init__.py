@@ -1,5 +1,5 @@
-"""Fault injection for training scripts: die, or raise, at a drawn rank, step and phase. Standard library only."""
+"""Fault injection for training scripts: die, raise, hang, lag or corrupt at a rank, step and phase. Standard library only."""
 
-from .faults import PHASES, Fault, InjectedFault, arm, point
+from .faults import PHASES, Fault, Fired, Injected, InjectedFault, arm, at, disarm, inject, point
 
-__all__ = ["PHASES", "Fault", "InjectedFault", "arm", "point"]
+__all__ = ["PHASES", "Fault", "Fired", "Injected", "InjectedFault", "arm", "at", "disarm", "inject", "point"]

@@ -13,11 +13,11 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import select
-from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from models.events import Level
-from models.job import queries
+from models.job import booking, queries
+from models.job.booking import Committed
 from models.job.changes import record
 from models.job.plain import is_plain
 from models.job.states import PROCESS, ProcessState
@@ -31,7 +31,7 @@ _COURSE = (ProcessState.WANTED, ProcessState.STARTED, ProcessState.READY, Proces
 
 @dataclass(frozen=True)
 class Reform:
-    """How a process found its state when it joined a generation."""
+    """How a process found its state when it joined a generation; ``copies`` of each part of it live, so that ``worst_loss`` steps can be lost at most."""
 
     generation: int
     rank: int
@@ -39,16 +39,8 @@ class Reform:
     source: str
     bytes_moved: int
     phases: Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class Committed:
-    """A step that rank 0 has committed."""
-
-    number: int
-    loss: float | None
-    seconds: float
-    at: datetime
+    copies: int | None = None
+    worst_loss: int | None = None
 
 
 def report_process(session: Session, process_id: str, new: ProcessState, *, now: datetime, **facts: Any) -> None:
@@ -116,15 +108,16 @@ def report_reformed(session: Session, process_id: str, reform: Reform, *, now: d
 
 
 def report_progress(session: Session, job_id: str, generation_number: int, steps: Sequence[Committed]) -> None:
-    """Steps that rank 0 has committed. The number is the key: a step that is told twice, or done again, is counted once."""
+    """Steps that rank 0 has committed. The number is the key: a step that is told twice, or done again, is counted once, as it was first done."""
     job = session.scalars(locked(select(Job).where(Job.id == job_id))).one_or_none()
     generation = queries.generation(session, job_id, generation_number, lock=True)
     if job is None or generation is None or not steps:
         return
-    fresh = _insert_steps(session, job, generation_number, steps)
+    fresh = booking.insert_steps(session, job, generation, steps)
     job.productive_s += sum(step.seconds for step in fresh)
+    corrected = booking.correct_steps(session, job, generation, steps, fresh) if len(fresh) < len(steps) else False
     job.step = max([job.step, *(step.number + 1 for step in fresh)])
-    if any(step.loss is not None for step in fresh):
+    if corrected or any(step.loss is not None for step in fresh):
         job.loss_first, job.loss_last = _outer_losses(session, job)
     _note_steps(session, job, generation, steps)
     session.flush()
@@ -212,6 +205,7 @@ def _join(session: Session, generation: Generation, process_id: str, reform: Ref
         "step": reform.step,
         "phases": dict(reform.phases),
     }
+    told |= {} if reform.copies is None else {"copies": reform.copies, "worst_loss": reform.worst_loss}
     generation.reports = {**generation.reports, str(reform.rank): told}
     # A member that rolls forward tells the step that it is about to finish; those who hold it already tell the next.
     generation.step = max(reform.step, generation.step or 0)
@@ -249,24 +243,6 @@ def _count_losses(session: Session, job_id: str) -> None:
             generation.steps_lost = max(0, position - generation.step)
             position = generation.step
         position = max(position, generation.reached or 0)
-
-
-def _insert_steps(session: Session, job: Job, generation: int, steps: Sequence[Committed]) -> list[Committed]:
-    """Inserts the steps that are new and returns them."""
-    by_number = {step.number: step for step in reversed(steps)}
-    rows = [
-        {
-            "job_id": job.id,
-            "number": step.number,
-            "generation": generation,
-            "loss": step.loss,
-            "seconds": step.seconds,
-            "at": step.at,
-        }
-        for step in by_number.values()
-    ]
-    inserted = session.scalars(insert(Step).on_conflict_do_nothing().returning(Step.number), rows)
-    return [by_number[number] for number in inserted]
 
 
 def _outer_losses(session: Session, job: Job) -> tuple[float | None, float | None]:

@@ -127,7 +127,10 @@ class Generation(Base):
     ``members`` is a list of process ids by rank. ``step`` is the one it goes on with, ``reached`` the one after the last it is known to have
     committed, ``steps_lost`` how many it has to do again. ``evidence_at`` is when the first evidence of the cause was seen, ``decided_at`` when the plan
     was settled, ``formed_at`` when the last member had its state, ``first_step_at`` when the next step was committed. ``reports`` maps a
-    rank to what it told of its reform (source, bytes, phases).
+    rank to what it told of its reform (source, bytes, phases, copies).
+
+    ``fresh_steps`` to ``last_at`` are sums and bounds of its rows of ``Step``: how many, their microseconds without stalls, those of stalls, when the
+    first of them began and the last ended.
     """
 
     __tablename__ = "generation"
@@ -144,10 +147,15 @@ class Generation(Base):
     formed_at: Mapped[datetime | None]
     first_step_at: Mapped[datetime | None]
     reports: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    fresh_steps: Mapped[int] = mapped_column(default=0)
+    trained_us: Mapped[int] = mapped_column(default=0)
+    stalled_us: Mapped[int] = mapped_column(default=0)
+    fresh_at: Mapped[datetime | None]
+    last_at: Mapped[datetime | None]
 
 
 class Step(Base):
-    """A committed optimizer step, as it was first told."""
+    """A committed optimizer step, as it was first done. ``stall_s`` of its ``seconds`` were spent waiting for a save to have read the state."""
 
     __tablename__ = "step"
 
@@ -156,4 +164,5 @@ class Step(Base):
     generation: Mapped[int] = mapped_column(Integer)
     loss: Mapped[float | None] = mapped_column(Double)
     seconds: Mapped[float] = mapped_column(Double)
+    stall_s: Mapped[float] = mapped_column(Double, default=0.0)
     at: Mapped[datetime]

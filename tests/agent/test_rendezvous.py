@@ -80,6 +80,29 @@ def test_collect_waits_for_so_many() -> None:
     serve(scenario)
 
 
+def test_what_all_have_said_is_told_packed_and_as_it_is_at_the_moment() -> None:
+    async def scenario(server: Rendezvous, port: int) -> None:
+        server.admit(generation(1, port))
+        several = [client(1, port) for _ in range(4)]
+        waiting = [asyncio.ensure_future(asyncio.to_thread(one.collect, "card/", 3)) for one in several[1:]]
+        for rank in range(3):
+            await ask(several[0], "set", key=f"card/{rank}", value=f"of {rank}")
+        expected = {"0": "of 0", "1": "of 1", "2": "of 2"}
+        assert await asyncio.gather(*waiting) == [expected] * 3
+        await ask(several[0], "set", key="card/1", value="anew")
+        assert await asyncio.to_thread(several[1].collect, "card/", 3) == {**expected, "1": "anew"}
+        await ask(several[0], "delete", key="card/1")
+        late = asyncio.ensure_future(asyncio.to_thread(several[1].collect, "card/", 3))
+        await asyncio.sleep(0.05)
+        assert not late.done(), "what was deleted does not count"
+        await ask(several[0], "set", key="card/7", value="of 7")
+        assert await late == {"0": "of 0", "2": "of 2", "7": "of 7"}
+        for one in several:
+            one.close()
+
+    serve(scenario)
+
+
 def test_a_newer_generation_wakes_everybody_who_waits_in_an_older_one() -> None:
     async def scenario(server: Rendezvous, port: int) -> None:
         server.admit(generation(1, port))

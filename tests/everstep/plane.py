@@ -148,6 +148,11 @@ class Plane:
             job.members.append(job.ready.pop(0))
         await self._publish(job, "resized")
 
+    async def go_on_without(self, job: Job, process: str) -> None:
+        """A member that has exited is not made up for; ``replicas`` is that of those who are left."""
+        job.members.remove(process)
+        await self._publish(job, "shrunk")
+
     async def replace(self, job: Job, process: str, cause: str = "replaced") -> None:
         """A member that lives, but is of no use any more, gives its place to a spare, and is ended."""
         job.members[job.members.index(process)] = job.ready.pop(0)
@@ -226,7 +231,8 @@ class Plane:
             case ProcessStatus.EXITED:
                 self._hear_exit(job, report)
             case ProcessStatus.READY:
-                job.ready.append(report.process)
+                if report.process not in (*job.ready, *job.members):  # a new supervisor is told it once more
+                    job.ready.append(report.process)
             case _:
                 job.pids[report.process] = report.pid or 0
 

@@ -117,6 +117,7 @@ def test_growing_and_shrinking_changes_neither_the_samples_nor_the_mean_over_the
         assert [line["step"] for line in own] == list(range(STEPS)), "one process, from the first step to the last"
         assert len({json.dumps(line["kept"]) for line in own}) == 1, "model, optimizer and storage stay"
     assert len({report.digest for report in job.finished.values()}) == 1
+    assert all(report.copies == job.generations[report.generation - 1].world_size for report in job.reformed)
     for report in job.broken:  # whoever hears of the change later sees the connections of the others close
         assert report.at >= job.published_at[report.generation + 1], "nothing breaks before the change is decided"
 

@@ -48,6 +48,8 @@ def test_a_sharded_world_that_is_resized_trains_as_if_it_were_whole(mode: str, s
     assert sources_of(job) <= {Source.INITIAL, Source.KEPT, Source.ROLLED_FORWARD, Source.PEER}, (
         "nothing was read from a checkpoint"
     )
+    told = {(report.copies, report.worst_loss) for report in job.reformed}
+    assert told == {"fsdp": {(2, 1)}, "hsdp": {(2, 1), (2, 0)}}[mode], "a buddy's copy, of a step before, or another replica's"
 
 
 def sources_of(job: Job) -> set[Source]:

@@ -7,6 +7,7 @@ import pytest
 from api.operations import goodput
 from api.operations.work import Caller, Work
 from models.cluster.table import Cluster
+from models.job.ledger import ACCOUNTS, Account
 from models.job.states import JobState
 from models.notify import NUDGE
 from models.session import unit_of_work
@@ -67,6 +68,11 @@ def test_a_job_on_spot_hosts_finishes_through_five_reclaims_an_hour_and_its_good
     assert here.cloud.counts["reclaims"] >= 4
     assert told.recoveries >= 3
     assert 0.5 < told.share < 1.0
+    books = told.books
+    assert sum(books.of(account) for account in ACCOUNTS) == books.held > 0
+    assert books.of(Account.PRODUCTIVE) > books.of(Account.REFORM) > 0
+    assert books.of(Account.SPARE) > 0
+    assert told.ettr < told.share
 
 
 @pytest.mark.slow

@@ -311,7 +311,8 @@ def _thinned(steps: tuple[StepReport, ...]) -> tuple[StepReport, ...]:
     if extra <= 0:
         return steps
     oldest = steps[: extra + 1]
-    return (replace(oldest[-1], seconds=sum(step.seconds for step in oldest)), *steps[extra + 1 :])
+    seconds, stall_s = (sum(getattr(step, name) for step in oldest) for name in ("seconds", "stall_s"))
+    return (replace(oldest[-1], seconds=seconds, stall_s=stall_s), *steps[extra + 1 :])
 
 
 def _devices(machine: Machine) -> tuple[str, tuple[Device, ...]]:

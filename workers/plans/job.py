@@ -316,12 +316,14 @@ class _Missing:
 
 def _idle(seen: JobSeen, generation: GenerationSeen, lost: Casualties) -> list[ProcessSeen]:
     """Processes that count and play no rank: spares, warm or warming up. One whose node is to be left is none."""
-    return [process for process in lost.alive if process.id not in generation.members and not seen.nodes[process.node].must_be_left]
+    members = frozenset(generation.members)
+    return [process for process in lost.alive if process.id not in members and not seen.nodes[process.node].must_be_left]
 
 
 def _former(seen: JobSeen, generation: GenerationSeen, lost: Casualties) -> list[ProcessSeen]:
     """Those that gave their ranks away and still hold the state."""
-    besides = [process for process in lost.alive if process.id not in generation.members and process.reformed]
+    members = frozenset(generation.members)
+    besides = [process for process in lost.alive if process.id not in members and process.reformed]
     return [process for process in besides if process.state is ProcessState.READY and seen.nodes[process.node].can_be_told]
 
 

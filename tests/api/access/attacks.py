@@ -143,7 +143,7 @@ OWN: Final[dict[str, list[Attack]]] = {
         *({"Kind": "kill-rank", "Target": target} for target in ("$job/0", "$private/0")),
         *({"Kind": "kill-node", "Target": target} for target in ("$node", "$held", "$free")),
     ],
-    "GetGoodput": [*_JOBS, {"Cluster": "$cluster"}],
+    "GetGoodput": [*_JOBS, {"Cluster": "$cluster"}, {"Team": "blue"}],
     "ListEvents": [{"Cluster": "$cluster"}, *_JOBS],
     "ListFaults": _JOBS,
     "ListJobCheckpoints": _JOBS,

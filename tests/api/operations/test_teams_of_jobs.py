@@ -40,7 +40,7 @@ def submit(session: Session, *, of_file: str | None, of_caller: str | None, key:
         team=file.team,
         key=file.client_token,
     )
-    return jobs.submit(work, wish)
+    return jobs.submit(work, wish).job
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,28 @@ def test_goodput_is_told_of_a_job_and_summed_over_a_cluster(ours: Any, rest: Res
     assert refused(ours.get_goodput)[0] == "ValidationException"
     assert refused(ours.get_goodput, JobId=job, Cluster="c1")[0] == "ValidationException"
     assert refused(ours.get_goodput, Cluster="c9")[0] == "ResourceNotFound"
+    assert ours.get_goodput(Team="nobody")["Jobs"] == 0
+
+
+def test_the_accounts_of_a_live_job_sum_to_its_accelerators_time_and_its_goodput_is_the_same_everywhere(ours: Any, job: str):
+    told, shown = ours.get_goodput(JobId=job), ours.describe_job(JobId=job)
+    assert sum(one["Seconds"] for one in told["Accounts"]) == pytest.approx(told["AllocatedS"], abs=1e-6)
+    assert sum(one["Share"] for one in told["Accounts"]) == pytest.approx(1.0, abs=1e-4)
+    assert {one["Account"] for one in told["Accounts"]} >= {"Productive", "CheckpointStall", "RedoneWork", "WaitingForCapacity"}
+    assert "Goodput" in told
+    assert told["Goodput"] == pytest.approx(shown["Goodput"], abs=0.05), "one moment later"
+    listed = next(one for one in ours.list_jobs(Cluster="c1")["Jobs"] if one["JobId"] == job)
+    assert listed["Goodput"] == pytest.approx(shown["Goodput"], abs=0.05)
+
+
+def test_the_answer_to_a_submission_states_the_redundancy_and_warns_where_one_copy_is_all_there_is(ours: Any, cluster: str):
+    alone = ours.submit_job(**FILE | {"Replicas": 1})["Redundancy"]
+    assert alone["Copies"] == 1
+    assert alone["Warning"].startswith("no redundancy")
+    several = ours.submit_job(**FILE | {"Name": "several"})
+    assert "Warning" not in several["Redundancy"]
+    assert "replicate_every" in several["Redundancy"]["Description"]
+    assert ours.describe_job(JobId=several["JobId"])["Redundancy"] == several["Redundancy"]
 
 
 def test_what_is_submitted_at_one_door_is_stopped_at_the_other(ours: Any, rest: Rest, cluster: str):

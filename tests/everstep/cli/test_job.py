@@ -62,6 +62,24 @@ def test_a_job_is_submitted_from_its_file_and_its_directory_is_found_from_there(
     assert shown["spec"]["working_dir"] == str(tmp_path / "code")
 
 
+def test_a_submission_tells_a_person_and_a_program_what_the_worst_fault_costs(type_: Type, job_file: Path):
+    told = type_("job", "submit", job_file, "--set", "replicas=1")
+    assert "warning: no redundancy" in told.stderr
+    assert told.stdout.count("\n") == 1, "the id alone"
+    assert one_document(type_("job", "submit", job_file, "--set", "name=two", "--json"))["redundancy"]["warning"] is None
+    assert "no redundancy" in type_("job", "show", told.stdout.strip()).stdout
+
+
+def test_goodput_is_told_of_a_job_a_cluster_or_a_team_and_of_nothing_else(type_: Type, job_file: Path):
+    job_id = type_("job", "submit", job_file).stdout.strip()
+    found = one_document(type_("goodput", job_id, "--json"))
+    assert (found["jobs"], found["goodput"], found["allocated_s"]) == (1, None, 0.0)
+    assert one_document(type_("goodput", "--cluster", "c1", "--json"))["accounts"] == found["accounts"]
+    assert "goodput –" in type_("goodput", "--team", "nobody").stdout
+    assert type_("goodput").exit_code == 2
+    assert type_("goodput", job_id, "--cluster", "c1").exit_code == 2
+
+
 def test_keys_can_be_set_on_the_command_line(type_: Type, job_file: Path):
     words = ("--set", "replicas=3", "--set", "env.LR=0.1", "--set", "command=[python, other.py, --fast]")
     job_id = one_document(type_("job", "submit", job_file, *words, "--json"))["job_id"]

@@ -24,8 +24,10 @@ NOW = rows.NOW
 Report = Callable[[Session], None]
 
 
-def step(number: int) -> Committed:
-    return Committed(number=number, loss=8.0 - number / 2, seconds=0.25, at=NOW + timedelta(seconds=number))
+def step(number: int, *, later_s: float = 0.0) -> Committed:
+    """``later_s``: it is done again so much later, and takes a little longer then."""
+    at = NOW + timedelta(seconds=number + later_s)
+    return Committed(number=number, loss=8.0 - number / 2, seconds=0.5 if later_s else 0.25, at=at, stall_s=0.125)
 
 
 def history(job_id: str, dead: str, survivor: str, spare: str) -> dict[str, Report]:
@@ -39,6 +41,7 @@ def history(job_id: str, dead: str, survivor: str, spare: str) -> dict[str, Repo
         return partial(reports.report_reformed, process_id=process, reform=told, now=NOW)
 
     def progress(generation: int, *numbers: int) -> Report:
+        """Steps as they were told, the newest of the generation before told again."""
         steps = [step(number) for number in numbers]
         return partial(reports.report_progress, job_id=job_id, generation_number=generation, steps=steps)
 
@@ -61,7 +64,7 @@ def history(job_id: str, dead: str, survivor: str, spare: str) -> dict[str, Repo
         "survivor broken": partial(reports.report_broken, process_id=survivor, generation=2, message="reset", now=NOW),
         "spare reformed": reformed(spare, 2, 0, 5, "peer"),
         "survivor reformed again": reformed(survivor, 2, 1, 5, "kept"),
-        "steps 5-6": progress(2, 5, 6),
+        "steps 5-6": partial(reports.report_progress, job_id=job_id, generation_number=2, steps=[step(5, later_s=3), step(6)]),
         "step 7": progress(2, 7),
         "survivor raised": partial(reports.report_raised, process_id=survivor, generation=1, traceback="First", now=NOW),
         "survivor raised again": partial(reports.report_raised, process_id=survivor, generation=2, traceback="Second", now=NOW),
@@ -111,8 +114,7 @@ def end_of(session: Session, job: Job, told: list[Report]) -> dict[str, Any]:
             "job": columns(job, but={"reconcile_at"}),
             "processes": [columns(process) for process in queries.processes(session, job.id)],
             "generations": [columns(generation) for generation in queries.generations(session, job.id)],
-            # A step that is done again belongs to the generation that told it first: the one thing that follows the order.
-            "steps": [columns(row, but={"generation"}) for row in queries.steps(session, job.id)],
+            "steps": [columns(row) for row in queries.steps(session, job.id)],
         }
         attempt.rollback()
     session.expire_all()
