@@ -31,6 +31,7 @@ from models.health.changes import report_findings
 from models.ids import NodeId, ProcessId
 from models.job import logs as job_logs
 from models.job import reports as job_reports
+from models.job.booking import Committed
 from models.job.table import Job, JobProcess
 from models.node import changes as node_changes
 from models.node.table import Node
@@ -152,8 +153,7 @@ def _reformed(session: Session, _: Node, report: protocol.ReformedReport, now: d
 
 def _progress(session: Session, _: Node, report: protocol.ProgressReport, __: datetime) -> None:
     steps = [
-        job_reports.Committed(step.step, step.loss, step.seconds, datetime.fromtimestamp(step.at, UTC), step.stall_s)
-        for step in report.steps
+        Committed(step.step, step.loss, step.seconds, datetime.fromtimestamp(step.at, UTC), step.stall_s) for step in report.steps
     ]
     job_reports.report_progress(session, report.job, report.generation, steps)
 
