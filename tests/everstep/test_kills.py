@@ -106,7 +106,9 @@ async def unbroken_and_broken(folder: Path, mode: str, faults: list[Fault], spar
 
 
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("mode", ["ddp", "manual", "fsdp", "hsdp"])
+@pytest.mark.parametrize(
+    "mode", ["ddp", pytest.param("manual", marks=pytest.mark.slow), "fsdp", pytest.param("hsdp", marks=pytest.mark.slow)]
+)
 def test_killed_ranks_leave_no_trace_in_losses_or_state(mode: str, tmp_path: Path) -> None:
     no_trace_is_left(mode, first_seed(), tmp_path)
 

@@ -102,9 +102,9 @@ def attempts(world: World, table: dict[str, list[dict[str, Any]]], served: set[s
 
 
 def is_empty(body: dict[str, Any]) -> bool:
-    """A listing of nothing; or of a batch nothing that succeeded."""
-    done = {name: value for name, value in body.items() if name not in {"Failed", "FailedNodeLogicalIds", "NextToken"}}
-    return not any(done.values())
+    """A listing of nothing, accounts of no time; or of a batch nothing that succeeded."""
+    done = {name: value for name, value in body.items() if name not in {"Failed", "FailedNodeLogicalIds", "NextToken", "Accounts"}}
+    return not any(done.values()) and not any(account["Seconds"] for account in body.get("Accounts", ()))
 
 
 def test_no_id_works_at_the_aws_door(world: World, red: Holder, server: Server, sessions: Sessions):
