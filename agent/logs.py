@@ -9,6 +9,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from agent.processes import Record, read_records
@@ -29,6 +30,7 @@ class Logs:
         self._kept = state_dir / "logs.json"
         self._report = report
         self._told: dict[str, int] = _load(self._kept)
+        self._followed: dict[str, Record] = {}
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -37,9 +39,12 @@ class Logs:
             self.look()
 
     def look(self) -> None:
-        """Tells what is new in every log."""
+        """Tells what is new in every log. Of a process that has been forgotten since the last look its last words are still told."""
         records = read_records(self._records)
         before = dict(self._told)
+        for process in self._followed.keys() - {record.process for record in records}:
+            self._follow(replace(self._followed[process], has_exited=True))
+        self._followed = {record.process: record for record in records}
         self._told = {record.process: self._follow(record) for record in records}
         if self._told != before:
             self._keep()

@@ -48,6 +48,18 @@ def test_half_a_line_is_told_when_its_process_has_ended(tmp_path: Path, record: 
     assert [report.text for report in told] == ["the last words"]
 
 
+def test_the_last_words_of_a_process_that_has_been_forgotten_meanwhile_are_told_once(tmp_path: Path, record: Record):
+    told: list[LogReport] = []
+    logs = Logs(tmp_path, told.append)
+    write(record, "one\n")
+    logs.look()
+    write(record, "two\nthree")
+    (tmp_path / "processes" / "p.json").unlink()
+    logs.look()
+    logs.look()
+    assert [report.text for report in told] == ["one\n", "two\nthree"]
+
+
 def test_a_log_that_grows_too_fast_is_told_from_its_end_and_the_rest_is_counted(tmp_path: Path, record: Record):
     told: list[LogReport] = []
     logs = Logs(tmp_path, told.append)
