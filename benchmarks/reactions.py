@@ -115,12 +115,21 @@ class Bench:
         instance = self._settled()[0]
         known = set(self.home.hosts.glob("i-*"))
         kill_node(instance)
-        self._await("another host", lambda: set(self.home.hosts.glob("i-*/host.json")) - {place / "host.json" for place in known})
-        (other,) = set(self.home.hosts.glob("i-*")) - known
-        launched = (other / "host.json").stat().st_mtime
+        self._await("the loss told", lambda: self._lost_at(instance))
+        lost = self._lost_at(instance)
+        self._await("another host", lambda: self._launched(known, lost))
+        return min(self._launched(known, lost)) - lost
+
+    def _lost_at(self, instance: str) -> float:
+        """In Unix seconds; 0 as long as nobody says so."""
         events = self.sagemaker.list_cluster_events(ClusterName=CLUSTER, NodeId=instance, MaxResults=20)["Events"]
-        lost = next(event["EventTime"] for event in events if event["Description"].startswith("The node is lost"))
-        return launched - float(lost.timestamp())
+        told = (event["EventTime"] for event in events if event["Description"].startswith("The node is lost"))
+        return float(next((at.timestamp() for at in told), 0.0))
+
+    def _launched(self, known: set[Path], after: float) -> list[float]:
+        """When hosts that were not known came to be, since then."""
+        hosts = [place / "host.json" for place in set(self.home.hosts.glob("i-*")) - known]
+        return [at for host in hosts if host.exists() and (at := host.stat().st_mtime) >= after]
 
     def _settled(self) -> list[str]:
         """Waits until every node runs and takes work, and the job trains; returns the nodes without work."""
