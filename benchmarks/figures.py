@@ -59,6 +59,19 @@ def parser(words: str | None) -> argparse.ArgumentParser:
     return made
 
 
+def options_of(words: str | None, numbers: dict[str, int], parts: Sequence[str], quick: Sequence[str]) -> argparse.Namespace:
+    """As ``parser``, with ``--NAME`` for each of the numbers and ``--parts`` as a list: ``quick`` are those of ``--quick``, if none are named."""
+    made = parser(words)
+    for name, default in numbers.items():
+        made.add_argument(f"--{name}", type=int, default=default)
+    made.add_argument("--parts", default="", help=f"of {','.join(parts)}")
+    options = made.parse_args()
+    options.parts = options.parts.split(",") if options.parts else list(quick if options.quick else parts)
+    if unknown := set(options.parts) - set(parts):
+        made.error(f"--parts: {', '.join(sorted(unknown))}: not of {', '.join(parts)}")
+    return options
+
+
 def write(options: argparse.Namespace, found: dict[str, Any]) -> None:
     if options.json:
         options.json.write_text(json.dumps(found, indent=2, default=str))

@@ -25,16 +25,17 @@ from benchmarks import figures
 from benchmarks.recovery import PHASES, first_step, is_settled, reforms_of
 from tests.everstep.plane import Job, JobFailed, Plane, script_launch
 
-SCRIPT = Path(__file__).with_name("gpu_recovery_rank.py")
+SCRIPT = Path(__file__).with_name("recovery_everstep.py")
+LAYERS = 4
 RANKS = 2
 LIMIT_S = 60.0
 
 
 async def kills(count: int, width: int, folder: Path) -> list[dict[str, float]]:
     """Seconds from each kill to the end of each phase, of the slower rank."""
-    plane = Plane(folder, 1, {**os.environ, "OMP_NUM_THREADS": "1"})
+    plane = Plane(folder, 1, {**os.environ, "OMP_NUM_THREADS": "1", "STEP_ON_GPU": "1"})
     await plane.start()
-    job = Job("gpu", script_launch(SCRIPT, str(width)), RANKS, 1)
+    job = Job("gpu", script_launch(SCRIPT, str(width), str(LAYERS), "1000000"), RANKS, 1)
     chance, found = random.Random(0), []  # noqa: S311, it draws ranks
     try:
         await plane.submit(job)

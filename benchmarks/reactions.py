@@ -16,25 +16,17 @@ import argparse
 import json
 import os
 import statistics
-import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import boto3
-
 from agent.accelerators.script import Script
-from everstep.demo.story import INSTANCE_TYPE, ROLE, kill_node
-from everstep.embedded import control
-from everstep.embedded.home import Home
-from everstep.rest import Rest
+from benchmarks import stack
+from everstep.demo.story import kill_node
 
 NODES = 4
-LIMIT_S = 120.0
 POLL_S = 0.01
-CLUSTER = "reactions"
 HEALTH = "sagemaker.amazonaws.com/node-health-status"
 GOALS = {"Xid → label and taint": 1.0, "spot notice → job told": 2.0, "loss confirmed → replacement launched": 1.0}
 TOLD = {
@@ -48,35 +40,13 @@ TOLD = {
 class Bench:
     """One cluster with one job, whose nodes get into trouble again and again."""
 
-    def __init__(self, home: Home) -> None:
-        exports = control.exports(home)
-        self.home = home
-        self.notes = home.root / "notes"
-        self.rest = Rest(exports["EVERSTEP_URL"], exports["EVERSTEP_TOKEN"])
-        self.sagemaker = boto3.client(
-            "sagemaker",
-            endpoint_url=exports["AWS_ENDPOINT_URL_SAGEMAKER"],
-            region_name=exports["AWS_DEFAULT_REGION"],
-            aws_access_key_id=exports["AWS_ACCESS_KEY_ID"],
-            aws_secret_access_key=exports["AWS_SECRET_ACCESS_KEY"],
-        )
-        self.job_id = ""
+    def __init__(self, running: stack.Stack) -> None:
+        self.stack, self.rest, self.sagemaker, self.home = running, running.rest, running.sagemaker, running.home
+        self.notes = self.home.root / "notes"
+        script = Path(__file__).with_name("notice_job.py")
+        self.job = running.submit("reactions", script, [str(self.notes)], replicas=1)
 
     def run(self, rounds: int) -> dict[str, list[float]]:
-        group = {"InstanceGroupName": "workers", "InstanceType": INSTANCE_TYPE, "InstanceCount": NODES, "ExecutionRole": ROLE}
-        self.sagemaker.create_cluster(ClusterName=CLUSTER, InstanceGroups=[group], NodeProvisioningMode="Continuous")
-        self._await("the cluster", lambda: len(self._running()) == NODES)
-        script = Path(__file__).with_name("notice_job.py")
-        job = {
-            "name": "reactions",
-            "cluster": CLUSTER,
-            "command": [sys.executable, script.name, str(self.notes)],
-            "working_dir": str(script.parent),
-            "replicas": 1,
-            "processes_per_node": 1,
-            "max_restarts": 1000,
-        }
-        self.job_id = self.rest.post("/v1/jobs", job)["job_id"]
         measures = (self._xid, self._notice, self._loss)
         return {name: [measure() for _ in range(rounds)] for name, measure in zip(GOALS, measures, strict=True)}
 
@@ -93,7 +63,7 @@ class Bench:
 
         self._await("label and taint", is_marked)
         took = time.time() - began
-        self._await("its end", lambda: instance not in self._running())
+        self._await("its end", lambda: instance not in self.stack.running_nodes())
         return took
 
     def _notice(self) -> float:
@@ -122,7 +92,7 @@ class Bench:
 
     def _lost_at(self, instance: str) -> float:
         """In Unix seconds; 0 as long as nobody says so."""
-        events = self.sagemaker.list_cluster_events(ClusterName=CLUSTER, NodeId=instance, MaxResults=20)["Events"]
+        events = self.sagemaker.list_cluster_events(ClusterName=stack.CLUSTER, NodeId=instance, MaxResults=20)["Events"]
         told = (event["EventTime"] for event in events if event["Description"].startswith("The node is lost"))
         return float(next((at.timestamp() for at in told), 0.0))
 
@@ -135,37 +105,24 @@ class Bench:
         """Waits until every node runs and takes work, and the job trains; returns the nodes without work."""
 
         def is_settled() -> bool:
-            running = self._running()
+            running = self.stack.running_nodes()
             fit = [one for one in running if self._health(one)["schedulability"] == "Schedulable"]
-            job = self._job()
+            job = self.job.look()
             return len(fit) == NODES and job["status"] == "Training" and job["step"] > 0 and bool(self._trains_on())
 
         self._await("everything well", is_settled)
-        busy = {process["instance_id"] for process in self._job()["processes"]}
-        return [one for one in self._running() if one not in busy]
+        busy = {process["instance_id"] for process in self.job.look()["processes"]}
+        return [one for one in self.stack.running_nodes() if one not in busy]
 
     def _trains_on(self) -> str:
-        return next((str(one["instance_id"]) for one in self._job()["processes"] if one["rank"] == 0), "")
-
-    def _job(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.rest.get(f"/v1/jobs/{self.job_id}")
-        return found
+        return next((str(one["instance_id"]) for one in self.job.look()["processes"] if one["rank"] == 0), "")
 
     def _health(self, node: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.rest.get(f"/v1/clusters/{CLUSTER}/nodes/{node}/health")
+        found: dict[str, Any] = self.rest.get(f"/v1/clusters/{stack.CLUSTER}/nodes/{node}/health")
         return found
 
-    def _running(self) -> list[str]:
-        listed = self.sagemaker.list_cluster_nodes(ClusterName=CLUSTER)["ClusterNodeSummaries"]
-        return [node["InstanceId"] for node in listed if node["InstanceStatus"]["Status"] == "Running"]
-
     def _await(self, what: str, is_so: Callable[[], object]) -> None:
-        deadline = time.monotonic() + LIMIT_S
-        while not is_so():
-            if time.monotonic() > deadline:
-                message = f"{what}: not within {LIMIT_S:.0f} s"
-                raise TimeoutError(message)
-            time.sleep(POLL_S)
+        stack.await_(what, is_so, every_s=POLL_S)
 
 
 def tell(found: dict[str, list[float]]) -> str:
@@ -181,13 +138,8 @@ def tell(found: dict[str, list[float]]) -> str:
 
 def main() -> None:
     options = _options()
-    with tempfile.TemporaryDirectory(prefix="everstep-bench-") as folder:
-        home = Home.at(Path(folder))
-        control.start_detached(home, 0, {**os.environ, **TOLD}, lambda _service, _state: None)
-        try:
-            found = Bench(home).run(options.rounds)
-        finally:
-            control.shut_down(home)
+    with stack.running(NODES, {**os.environ, **TOLD}, NodeProvisioningMode="Continuous") as running:
+        found = Bench(running).run(options.rounds)
     print(tell(found))
     if options.json:
         options.json.write_text(json.dumps(found, indent=2))

@@ -118,16 +118,9 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = figures.parser(__doc__)
-    for name, default in (("rounds", 3), ("ranks", 2), ("width", 1024), ("layers", 4)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--parts", default="", help=f"of {','.join(PARTS)}")
-    options = parser.parse_args()
+    options = figures.options_of(__doc__, {"rounds": 3, "ranks": 2, "width": 1024, "layers": 4}, PARTS, QUICK)
     if options.quick:
         options.rounds = 1
-    options.parts = options.parts.split(",") if options.parts else list(QUICK if options.quick else PARTS)
-    if unknown := set(options.parts) - set(PARTS):
-        parser.error(f"--parts: {', '.join(sorted(unknown))}: not of {', '.join(PARTS)}")
     return options
 
 

@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from everstep.embedded import control
 from everstep.embedded.home import Home
 from everstep.rest import Rest
 
-LIMIT_S = 90.0
+LIMIT_S = 120.0
 CLUSTER = "bench"
 _POLL_S = 0.1
 _ENDED = {"Succeeded", "Failed", "Stopped"}
@@ -29,6 +29,7 @@ class Stack:
     """The client's side of it."""
 
     def __init__(self, home: Home) -> None:
+        self.home = home
         exports = control.exports(home)
         self.rest = Rest(exports["EVERSTEP_URL"], exports["EVERSTEP_TOKEN"])
         self.sagemaker = boto3.client(
@@ -39,10 +40,14 @@ class Stack:
             aws_secret_access_key=exports["AWS_SECRET_ACCESS_KEY"],
         )
 
-    def create_cluster(self, nodes: int) -> None:
+    def create_cluster(self, nodes: int, **members: Any) -> None:
         group = {"InstanceGroupName": "workers", "InstanceType": INSTANCE_TYPE, "InstanceCount": nodes, "ExecutionRole": ROLE}
-        self.sagemaker.create_cluster(ClusterName=CLUSTER, InstanceGroups=[group])
-        await_("the cluster", lambda: self.sagemaker.describe_cluster(ClusterName=CLUSTER)["ClusterStatus"] == "InService")
+        self.sagemaker.create_cluster(ClusterName=CLUSTER, InstanceGroups=[group], **members)
+        await_("the cluster", lambda: len(self.running_nodes()) == nodes)
+
+    def running_nodes(self) -> list[str]:
+        listed = self.sagemaker.list_cluster_nodes(ClusterName=CLUSTER)["ClusterNodeSummaries"]
+        return [node["InstanceId"] for node in listed if node["InstanceStatus"]["Status"] == "Running"]
 
     def submit(self, name: str, script: Path, arguments: list[str], **members: Any) -> Job:
         """``members`` of the job besides; one process a node, one thread each."""
@@ -111,24 +116,24 @@ class Job:
         await_("the end of the job", lambda: self.look()["status"] in _ENDED)
 
 
-def await_(what: str, is_so: Callable[[], object]) -> None:
+def await_(what: str, is_so: Callable[[], object], *, every_s: float = _POLL_S) -> None:
     deadline = time.monotonic() + LIMIT_S
     while not is_so():
         if time.monotonic() > deadline:
             message = f"{what}: not within {LIMIT_S:.0f} s"
             raise TimeoutError(message)
-        time.sleep(_POLL_S)
+        time.sleep(every_s)
 
 
 @contextmanager
-def running(nodes: int) -> Iterator[Stack]:
-    """A stack with a cluster of so many nodes, which ends with the context."""
+def running(nodes: int, environment: Mapping[str, str] = os.environ, **members: Any) -> Iterator[Stack]:
+    """A stack with a cluster of so many nodes, and ``members`` besides, which ends with the context."""
     with tempfile.TemporaryDirectory(prefix="everstep-bench-") as folder:
         home = Home.at(Path(folder))
-        control.start_detached(home, 0, os.environ, lambda _service, _state: None)
+        control.start_detached(home, 0, environment, lambda _service, _state: None)
         try:
             stack = Stack(home)
-            stack.create_cluster(nodes)
+            stack.create_cluster(nodes, **members)
             yield stack
         finally:
             control.shut_down(home)
