@@ -23,6 +23,7 @@ from .discards import Discard, Discards
 from .heirs import Heirs
 from .held import Change, Gone
 from .objects import Objects, StoreAway
+from .order import Order
 from .outage import Outage
 from .peers import Peers
 from .store import Store
@@ -33,11 +34,7 @@ IDLE_S = 15.0
 """How long nothing is looked at when nothing is to be done."""
 HOPELESS_S, TORN_S = 600.0, 5.0
 """A step that has not moved for so long, while a newer one is durable, has lost a shard; for ``TORN_S``, if all nodes say that they lack it too."""
-ORDER_S = 30.0
-"""How long a step that other ranks have not put yet keeps those after it from being committed before it."""
-_FIRST_LOOK_S = 0.1
-_MOST_LOOK_S = 5.0
-_MOST_LOOK_IN_ORDER_S = 1.0
+_FIRST_LOOK_S, _MOST_LOOK_S, _MOST_LOOK_IN_ORDER_S = 0.1, 5.0, 1.0
 _ASKED_FROM_LOOK = 5
 """From this look on, some seconds after the first, others are asked for a metadata shard that should have been written here."""
 _WAIT_S = 0.5
@@ -78,6 +75,7 @@ class Draining:
         self._began_at = now()
         self._given_up: set[Save] = set()
         self._leftovers: list[Seal] = []
+        self._order = Order()
         self._note: str | None = None
         self._thread: threading.Thread | None = None
         store.watch(self._changed)
@@ -206,7 +204,7 @@ class Draining:
                 self._look(save, pending, seals, seal)
                 return 0.0
             due.append(pending.next_at)
-            if seal is not None and now < pending.moved_at + ORDER_S:
+            if seal is not None and self._order.is_kept(save, pending, now, self.newest(save.namespace)):
                 held_up.add(save.namespace)
         if self._leftovers:
             self._durable.remove(self._leftovers[0])
@@ -258,9 +256,9 @@ class Draining:
         if pending.is_free or len(pending.others) > before:
             pending.moved(self._now())
         self._give_up_if_hopeless(save, pending, seals)
-        is_waited_for = left is not None and self._now() < pending.moved_at + ORDER_S
-        most_s = _MOST_LOOK_IN_ORDER_S if is_waited_for else _MOST_LOOK_S
-        pending.look_again(self._now(), first_s=_FIRST_LOOK_S, most_s=most_s)
+        now = self._now()
+        is_waited_for = left is not None and self._order.is_kept(save, pending, now, self.newest(save.namespace))
+        pending.look_again(now, first_s=_FIRST_LOOK_S, most_s=_MOST_LOOK_IN_ORDER_S if is_waited_for else _MOST_LOOK_S)
 
     def _commit(self, save: Save, pending: Pending, head: Seal | None) -> Manifest | None:
         if head is None or head.save != save.save or self._discards.covers(head):
@@ -336,6 +334,7 @@ class Draining:
 
     def _is_durable(self, manifest: Manifest, pending: Pending) -> None:
         """Who holds the metadata, or has put it, tells of it: that is one node, or a few that say the same."""
+        self._order.committed(manifest.namespace, self._now())
         held = self._store.find(manifest.namespace, manifest.world_size, manifest.step, manifest.save)
         self._committed.add(manifest, is_ours=held is not None or manifest.world_size in pending.put)
 

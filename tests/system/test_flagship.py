@@ -133,7 +133,10 @@ class Voyage:
 
 
 def members(job: dict[str, Any]) -> list[dict[str, Any]]:
-    return sorted((one for one in job["processes"] if one["rank"] is not None), key=lambda one: one["rank"])
+    """The processes of its ranks; one that is lost is told with the rank that it had."""
+    return sorted(
+        (one for one in job["processes"] if one["rank"] is not None and one["status"] == "Ready"), key=lambda one: one["rank"]
+    )
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from contextlib import ExitStack
 
 import pytest
@@ -202,6 +203,22 @@ def test_an_outage_keeps_steps_in_memory_and_afterwards_they_go_in_order(nodes, 
     assert (told.nbytes, told.waiting_since, told.outage) == (0, None, None)
     assert node.draining.newest("ns")[0] == 30
     assert node.draining.protected("ns") == frozenset()
+
+
+def test_a_long_backlog_that_another_node_makes_up_for_slowly_is_committed_in_order_too(nodes, objects, clock):
+    """Each step waits for those before it, however long the other rank takes to come to them."""
+    a, b = nodes("a", "b")
+    chance = random.Random(7)
+    for step in range(10, 250, 10):
+        a.save(step, content(KIB))
+        a.save(step, content(KIB), world=2)
+        b.save(step, content(KIB), index=1)
+        settle(clock, a, seconds=chance.uniform(0.5, 4))
+    while len(steps(objects)) < 24:
+        for _ in range(chance.randrange(1, 4)):
+            b.draining.turn()
+        settle(clock, a, seconds=chance.uniform(1, 12))
+    assert [told.step for told in a.reports] == list(range(10, 250, 10))
 
 
 def test_a_store_that_does_not_answer_is_asked_less_and_less_often(nodes, clock):
