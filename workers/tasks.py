@@ -77,3 +77,4 @@ def forget_checkpoints() -> None:
 @celery.task(name="observe-faults")  # type: ignore[untyped-decorator]
 def observe_faults() -> None:
     tending.observe_faults(plane())
+    tending.size_spares(plane())

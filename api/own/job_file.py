@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import ConfigDict, Field, StringConstraints, ValidationError, field_validator
+from pydantic import ConfigDict, Field, StringConstraints, ValidationError, WithJsonSchema, field_validator
 from pydantic.alias_generators import to_pascal, to_snake
 
 from api.own import job_checkpoint, job_elastic
@@ -55,10 +55,16 @@ NAME: Final = r"^[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}$"
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 Count = Annotated[int, Field(ge=1, le=100_000)]
+# A member of a service model has one type, so clients that are made from it say a number; a file may say more.
+Spares = Annotated[
+    Annotated[int, Field(ge=0, le=10_000)] | Literal["auto"], WithJsonSchema({"type": "integer", "minimum": 0, "maximum": 10_000})
+]
 
 
 class JobFile(Asked):
     """A training job. ``replicas`` is how many nodes take part, ``spares`` how many more stand by, warm.
+
+    Where a file says ``auto`` of spares, their number follows from the faults that are observed.
 
     A process that makes no progress may be said to hang after ``hang_after`` seconds, and after ten of its own slow steps if that is longer.
 
@@ -78,7 +84,7 @@ class JobFile(Asked):
     processes_per_node: Annotated[int, Field(ge=1, le=128)] = 1
     env: dict[str, str] = Field(default_factory=dict)
     instance_groups: list[Text] = Field(default_factory=list)
-    spares: Annotated[int, Field(ge=0, le=10_000)] = 0
+    spares: Spares = 0
     max_restarts: Annotated[int, Field(ge=0, le=10_000)] = 3
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
     recovery: Literal["in-process", "process"] = "in-process"
@@ -109,6 +115,11 @@ class Submission(JobFile):
     client_token: ClientToken = None
 
     @property
+    def standing_by(self) -> int:
+        """How many spares the job begins with; where that is left to us, the planner changes it soon."""
+        return 1 if self.spares == AUTO else self.spares
+
+    @property
     def nodes(self) -> int:
         """How many nodes the job is to have; ``read`` has seen to it that it says so."""
         return self.replicas or 0
@@ -120,6 +131,7 @@ class Submission(JobFile):
 
 
 KEYS: Final = tuple(Submission.model_fields)
+AUTO: Final = "auto"
 CHECKPOINT: Final = "checkpoint"
 ELASTIC: Final = "elastic"
 HANG_AFTER: Final = "hang_after"

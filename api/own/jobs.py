@@ -66,7 +66,7 @@ def submit(work: Work, asked: Submission) -> Submitted:
         cluster=asked.cluster,
         replicas=asked.nodes,
         processes_per_node=asked.processes_per_node,
-        spares=asked.spares,
+        spares=asked.standing_by,
         max_restarts=asked.max_restarts,
         instance_groups=tuple(asked.instance_groups),
         spec=asked.spec,

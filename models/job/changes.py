@@ -94,6 +94,15 @@ def request_resize(session: Session, job: Job, replicas: int, *, now: datetime) 
     wake(session, job, now=now)
 
 
+def settle_spares(session: Session, job: Job, spares: int, *, why: str, now: datetime) -> None:
+    """How many spares a locked job is to have from now on."""
+    if job.state in ENDED or job.spares == spares:
+        return
+    job.spares = spares
+    record(session, job, "spares sized", why, now)
+    wake(session, job, now=now)
+
+
 def request_surrender(session: Session, job: Job, nodes: int, *, why: str, now: datetime) -> int:
     """Asks a locked job for so many of its nodes, until ``request_lift``. Gives how many it will give: no more than its sizes allow.
 

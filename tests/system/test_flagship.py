@@ -11,7 +11,7 @@ import random
 import signal
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -203,16 +203,18 @@ def check_steps(told: dict[int, float], notes: Path) -> None:
     losses = drills.reference(STEPS)
     assert [told.get(step) for step in range(STEPS)] == pytest.approx(losses, rel=1e-7)
     lines = [json.loads(line) for path in notes.glob("*.jsonl") for line in path.read_text().splitlines()]
-    attempts, digests, samples = (defaultdict(set) for _ in range(3))
+    attempts, digests = defaultdict(set), defaultdict(set)
+    noted: Counter[int] = Counter()
     for line in lines:
         assert line["samples"] == drills.samples_of(line), line
         attempts[line["step"]].add(line["attempt"])
         digests[line["step"]].add(line["digest"])
-        samples[line["step"]].update(line["samples"])
+        noted[line["step"]] += len(line["samples"])
     assert set(attempts) == set(range(STEPS))
     assert {step: found for step, found in attempts.items() if len(found) > 1} == {}, "a committed step was trained again"
     assert {step: found for step, found in digests.items() if len(found) > 1} == {}, "ranks with parameters that differ"
-    short = [step for step, found in samples.items() if len(found) < tokens.GLOBAL_BATCH]
+    assert max(noted.values()) == tokens.GLOBAL_BATCH
+    short = [step for step, count in noted.items() if count < tokens.GLOBAL_BATCH]
     print(
         f"{len(lines)} shares of {STEPS} steps noted; {len(short)} steps are short of what a rank that died in them would have noted"
     )

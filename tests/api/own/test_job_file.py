@@ -55,6 +55,13 @@ def test_the_smallest_job_file_gets_its_defaults():
     assert (job.processes_per_node, job.spares, job.max_restarts, job.recovery) == (1, 0, 3, "in-process")
 
 
+def test_the_number_of_spares_can_be_left_to_the_planner_and_to_nobody_else():
+    assert job_file.read(SMALLEST | {"spares": "auto"}).standing_by == 1
+    assert job_file.read(SMALLEST | {"spares": 3}).standing_by == 3
+    for wrong in ("many", -1, "3"):
+        assert "spares" in refusal(SMALLEST | {"spares": wrong})
+
+
 def test_both_spellings_of_keys_are_taken_and_mean_the_same():
     pascal = {"".join(part.capitalize() for part in key.split("_")): value for key, value in EVERYTHING.items()}
     assert job_file.read(pascal) == job_file.read(EVERYTHING)
