@@ -216,9 +216,10 @@ class Drill(Plane):
 
     async def _do_without(self, job: Job, report: HungReport) -> None:
         name = report.process
-        if name not in job.placed or name not in job.members or report.generation not in {0, len(job.generations)}:
+        is_late = report.how is not Hung.FROZEN and report.generation not in {0, len(job.generations)}
+        if name not in job.placed or name not in job.members or is_late:
             return
-        if job.ready:
+        if job.ready and all(member in job.placed for member in job.members):
             await self.replace(job, name, "hung")
         else:
             self._kill(job, [name], 0.0)

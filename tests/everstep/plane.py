@@ -231,7 +231,8 @@ class Plane:
             case ProcessStatus.EXITED:
                 self._hear_exit(job, report)
             case ProcessStatus.READY:
-                if report.process not in (*job.ready, *job.members):  # a new supervisor is told it once more
+                # A new supervisor is told it once more, and of processes, too, that were replaced meanwhile.
+                if report.process not in (*job.ready, *job.members) and report.process in job.placed:
                     job.ready.append(report.process)
             case _:
                 job.pids[report.process] = report.pid or 0
