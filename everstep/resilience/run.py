@@ -39,8 +39,8 @@ from .state import State
 from .unwind import PassOver, Unwind
 from .update import Update
 from .vitals import Vitals
+from .watcher import RETOLD_STEPS
 
-_RETOLD_STEPS = 8
 _NOTHING_SAID: Mapping[str, Any] = MappingProxyType({})
 _ANY_SIZE: Mapping[int, Mapping[str, Any]] = MappingProxyType({})
 
@@ -263,9 +263,11 @@ class Run:
         self._attached().settle_step()
         self._advance(loss)
         if not self.rehearsing:
-            self._membership.committed(self._attached())
             self.losses.accept(loss)
-            self._save(self._tell_progress(loss))
+            progress = self._noted(loss)
+            self._membership.committed(self._attached())
+            self._tell(progress)
+            self._save(progress["seconds"])
             self.vitals.committed()
             faults.point("after-update")
 
@@ -281,8 +283,9 @@ class Run:
         """The step counts as done, and nothing of it is applied."""
         self._attached().abandon_step()
         self._advance(loss)
+        progress = self._noted(None)
         self._membership.committed(self._attached())
-        self._tell_progress(None)
+        self._tell(progress)
         self.vitals.committed()
 
     def tear(self) -> None:
@@ -378,18 +381,20 @@ class Run:
             if wanted:
                 faults.point("save")
 
-    def _tell_progress(self, loss: float | None) -> float:
-        """Returns the seconds since the step before."""
+    def _noted(self, loss: float | None) -> dict[str, Any]:
+        """What is told of the step that was just committed. It goes with the state from here on: who takes over from rank 0 tells it, too."""
         now = time.monotonic()
         seconds, self._step_began = now - self._step_began, now
-        place, watcher = self._place, self._membership.watcher
-        if watcher is None:
-            return seconds
-        watcher.stands_at(place.generation, place.step)
+        place = self._place
         stall_s = self._checkpoints.take_stall() if self._checkpoints else 0.0
         told = {"generation": place.generation, "step": place.step - 1, "seconds": seconds, "at": time.time(), "loss": loss}
         told["stall_s"] = stall_s
-        place.recent = [*place.recent[1 - _RETOLD_STEPS :], told]
-        if place.rank == 0:
-            watcher.tell(ToAgent.PROGRESS, **told)
-        return seconds
+        place.recent = [*place.recent[1 - RETOLD_STEPS :], told]
+        return told
+
+    def _tell(self, progress: dict[str, Any]) -> None:
+        place, watcher = self._place, self._membership.watcher
+        if watcher is not None:
+            watcher.stands_at(place.generation, place.step)
+        if watcher is not None and place.rank == 0:
+            watcher.tell(ToAgent.PROGRESS, **progress)

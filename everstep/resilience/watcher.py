@@ -28,7 +28,8 @@ _log = logging.getLogger("everstep.resilience")
 _RECONNECT_S = 0.05
 _MOST_DOUBLINGS = 6
 """Of the pause after failures of our own: 3.2 s at most."""
-_RETOLD_STEPS = 64
+RETOLD_STEPS = 64
+"""So many steps are told again: to an agent that is back, and by whoever takes over from a rank 0 whose agent was away."""
 _LONGEST_READ = 1 << 16
 _SAME_NOTICE_S = 1.0
 _PULSE_S = 1.0
@@ -54,7 +55,7 @@ class Watcher:
         self._lock = threading.Lock()
         self._outbox: collections.deque[dict[str, Any]] = collections.deque()
         self._standing: dict[str, dict[str, Any]] = {}
-        self._steps: collections.deque[dict[str, Any]] = collections.deque(maxlen=_RETOLD_STEPS)
+        self._steps: collections.deque[dict[str, Any]] = collections.deque(maxlen=RETOLD_STEPS)
         self._fenced = 0
         self._owes_notice = False
         self._place: tuple[int, int | None] = (0, None)

@@ -170,6 +170,10 @@ class Plane:
     async def restart_supervisor(self, node: Node) -> None:
         """As after a crash of the agent: the old one lets go, a new one adopts."""
         await node.supervisor.detach()
+        await self.start_supervisor(node)
+
+    async def start_supervisor(self, node: Node) -> None:
+        """A new one, after the one before has been detached."""
         node.supervisor = self._supervisor(node.name, node.address, node.state_dir)
         node.port = await node.supervisor.start()
         for job in self.jobs.values():
