@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agent.accelerators import readings
@@ -62,7 +62,8 @@ class WatchedDevices(ABC):
                 tuple(replace(one.device, state=HardwareState.UNKNOWN) for one in self._readings), HardwareState.UNKNOWN, str(error)
             )
         present = [one.device.id for one in self._readings]
-        self._watch.meet(present)
+        devices = [one.device for one in self._readings]
+        self._watch.meet(present, {place: one.id for one in devices for place in _places(one.index, one.pci)})
         absent = self._roll.call(present, self._watch.known(), self._number, self._monotonic())
         says = f"{len(present)} devices are there, {len(present) + len(absent)} should be"
         if not self._roll.is_in_doubt:
@@ -124,10 +125,12 @@ class WatchedDevices(ABC):
         self._watch.close()
 
     def _identify(self, name: Named) -> str | None:
-        for one in self._readings:
-            device = one.device
-            if name.index is not None and device.index == name.index:
-                return device.id
-            if name.pci is not None and device.pci is not None and bus_address(device.pci) == bus_address(name.pci):
-                return device.id
-        return None
+        return next((found for place in _places(name.index, name.pci) if (found := self._watch.at(place)) is not None), None)
+
+
+def _places(index: int | None, pci: str | None) -> Iterator[str]:
+    """By which a driver may name a device."""
+    if index is not None:
+        yield str(index)
+    if pci is not None:
+        yield bus_address(pci)

@@ -13,10 +13,11 @@ import hashlib
 import json
 import logging
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from agent.accelerators import readings
 from agent.accelerators.faults import Faults
@@ -34,13 +35,14 @@ _DOUBT_S = 3600.0
 """How long a code that nobody knows leaves its device in doubt. Every quarantine has an exit."""
 _EVIDENCE_BYTES = 1024
 COUNT = "count"
+_NOWHERE: Mapping[str, str] = MappingProxyType({})
 _COSTS = frozenset({FaultClass.REBOOT, FaultClass.REPLACE})
 Identify = Callable[[Named], str | None]
 
 
 @dataclass
 class Memory:
-    """What is remembered, and kept on disk. ``recent``: burst → its first and last time; ``struck``: device → code → class and time; ``absences``: how many so far."""
+    """What is remembered, and kept on disk. ``recent``: burst → its first and last time; ``struck``: device → code → class and time; ``absences``: how many so far; ``places``: index and bus address → the device that was last seen there, in this boot."""
 
     boot: str = ""
     place: str | None = None
@@ -49,6 +51,7 @@ class Memory:
     known: list[str] = field(default_factory=list)
     absent: list[str] = field(default_factory=list)
     absences: int = 0
+    places: dict[str, str] = field(default_factory=dict)
 
 
 class Watch:
@@ -168,12 +171,17 @@ class Watch:
         """Ids of all devices that this host has ever had."""
         return tuple(self._memory.known)
 
-    def meet(self, devices: Sequence[str]) -> None:
+    def meet(self, devices: Sequence[str], places: Mapping[str, str] = _NOWHERE) -> None:
+        """``places``: by which a driver may name them. What it names before they have been looked at, after a start of the agent, is theirs, too."""
         strangers = [device for device in devices if device not in self._memory.known]
-        if strangers:
+        if strangers or not places.items() <= self._memory.places.items():
             for memory in (self._memory, self._arrived):
                 memory.known += strangers
+                memory.places |= places
             self._keep()
+
+    def at(self, place: str) -> str | None:
+        return self._memory.places.get(place)
 
     def close(self) -> None:
         self._log.close()

@@ -70,14 +70,13 @@ def test_what_an_agent_found_while_the_control_plane_was_away_is_applied_in_orde
     with host(
         api_process.url, place, tmp_path / "host", EVERSTEP_ACCELERATORS="simulated:nvidia", EVERSTEP_SIMULATED_DEVICES="4"
     ) as hosted:
-        watch = hosted.state / "accelerators" / "watch.json"
         hosted.start()
         wait_for(lambda: _state(sessions, place) is NodeState.CHECKING, 20)
-        wait_for(lambda: watch.exists())
+        wait_for(lambda: (hosted.state / "accelerators" / "watch.json").exists())
         api_process.stop(signal.SIGKILL)
         for code, device in seen:
             Script(hosted.state).xid(code, device)
-            wait_for(lambda code=code: f"xid:{code}" in watch.read_text(), 20)
+            wait_for(lambda code=code: f"accelerator fault xid:{code}" in hosted.log.read_text(), 20)
             if code == 74:
                 hosted.stop(signal.SIGKILL)
                 hosted.start()
@@ -91,7 +90,7 @@ def test_what_an_agent_found_while_the_control_plane_was_away_is_applied_in_orde
     driver.reconcile("node", place.node_id)
     with unit_of_work(sessions) as session:
         node = nodes.get(session, place.node_id)
-        assert node.labels[labels.HEALTH] == Schedulability.UNSCHEDULABLE_PENDING_REPLACEMENT.value
+        assert node.labels[labels.HEALTH] == Schedulability.PENDING_REPLACEMENT.value
         assert [taint["Key"] for taint in node.taints] == [labels.HEALTH]
 
 

@@ -70,6 +70,23 @@ def test_each_class_can_be_played(tmp_path: Path, code: int, wanted: str) -> Non
     assert [fault.fault_class for fault in found.events()] == [wanted]
 
 
+@pytest.mark.parametrize("vendor", ["nvidia", "neuron"])
+def test_an_agent_that_hears_the_log_before_it_looks_knows_whose_fault_it_is_unless_the_host_started_anew(
+    tmp_path: Path, vendor: str
+) -> None:
+    kind, script = f"simulated:{vendor}", Script(tmp_path)
+    third = adapter(tmp_path, kind).detect().devices[2].id
+
+    def strike() -> None:
+        script.xid(79, 2) if vendor == "nvidia" else script.neuron_error("HBM_UNCORRECTABLE_ERROR", 2)
+
+    strike()
+    assert [fault.device for fault in adapter(tmp_path, kind).events()] == [third]
+    anew = adapter(tmp_path, kind, start=2)
+    strike()
+    assert [fault.device for fault in anew.events()] == [None], "another device may be in its place"
+
+
 def test_a_switch_that_fails_is_nobodys_device(tmp_path: Path) -> None:
     found = adapter(tmp_path)
     found.detect()
