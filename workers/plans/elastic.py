@@ -171,7 +171,8 @@ def course(
     capacity = Capacity(at_hand, tuple(node.free_since for node in free), _failed_at(seen))
     right = choose(elastic, size, capacity, seen.patience, now)
     if right.to < size:
-        return Course(Publish(_kept(seen, alive, right.to), f"Shrinks from {size} to {_nodes(right.to)}: {right.why}."))
+        to = _in_reach(elastic, size, right.to) if generation.has_buddies else right.to
+        return Course(Publish(_kept(seen, alive, to), f"Shrinks from {size} to {_nodes(to)}: {right.why}."))
     leaves = _superfluous(seen, idle, (seen.spares + min(right.recruits, at_hand)) * seen.processes_per_node)
     if right.to == size:
         waits = f"Trains on {size} of {aim(elastic)} nodes: {right.why}." if right.why else None
@@ -290,16 +291,17 @@ def _crews(seen: JobSeen, processes: Sequence[ProcessSeen]) -> list[list[Process
 def _kept(seen: JobSeen, members: Sequence[ProcessSeen], to: int) -> tuple[ProcessId, ...]:
     """Those of the members, by rank, that stay when the job has ``to`` nodes' worth of them.
 
-    On whole nodes that need not be left, and that hold the state, the lowest ranks first. Ranks may have moved to nodes of others, so that few are whole:
-    then parts of nodes stay. One who holds the state always does.
+    On whole nodes that need not be left, and that hold the state, the lowest ranks first; or every second node, where the next one has what it holds.
+    Ranks may have moved to nodes of others, so that few are whole: then parts of nodes stay. One who holds the state always does.
     """
     by_node: dict[NodeId, list[ProcessSeen]] = defaultdict(list)
     for process in members:
         by_node[process.node].append(process)
+    is_odd = {node: seen.generations[-1].has_buddies and place % 2 == 1 for place, node in enumerate(by_node)}
 
-    def worth(crew: Sequence[ProcessSeen]) -> tuple[bool, bool, bool]:
-        is_part = len(crew) < seen.processes_per_node
-        return seen.nodes[crew[0].node].leave_why is not None, is_part, not all(process.reformed for process in crew)
+    def worth(crew: Sequence[ProcessSeen]) -> tuple[bool, ...]:
+        node, is_part = crew[0].node, len(crew) < seen.processes_per_node
+        return seen.nodes[node].leave_why is not None, is_part, not all(process.reformed for process in crew), is_odd[node]
 
     ordered = [process for crew in sorted(by_node.values(), key=worth) for process in crew]
     wanted = to * seen.processes_per_node
@@ -309,6 +311,11 @@ def _kept(seen: JobSeen, members: Sequence[ProcessSeen], to: int) -> tuple[Proce
         stay[-1] = holder
     ids = {process.id for process in stay}
     return tuple(process.id for process in members if process.id in ids)
+
+
+def _in_reach(elastic: Elasticity, size: int, to: int) -> int:
+    """The smallest size on the way to a smaller one at which every second node may stay; that one itself, if the job must not have any between."""
+    return next((one for one in elastic.policy.sizes if max(to, size - size // 2) <= one < size), to)
 
 
 def _superfluous(seen: JobSeen, idle: Sequence[ProcessSeen], wanted: int) -> tuple[ProcessSeen, ...]:

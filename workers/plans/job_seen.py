@@ -130,7 +130,10 @@ class ProcessSeen:
 
 @dataclass(frozen=True)
 class GenerationSeen:
-    """``step`` is the one that it went on with, known when it has formed, and ``reached`` the one after the last it is known to have committed."""
+    """``step`` is the one that it went on with, known when it has formed, and ``reached`` the one after the last it is known to have committed.
+
+    ``has_buddies``: what a rank holds of the state is in one other rank besides, the next one on another node, and nowhere else (FSDP without replicas).
+    """
 
     number: int
     members: tuple[ProcessId, ...]
@@ -139,6 +142,7 @@ class GenerationSeen:
     step: int | None = None
     cause: str = ""
     reached: int | None = None
+    has_buddies: bool = False
 
 
 @dataclass(frozen=True)

@@ -261,6 +261,7 @@ def _generation_seen(generation: Generation) -> seen_as.GenerationSeen:
         step=generation.step,
         cause=generation.cause,
         reached=generation.reached,
+        has_buddies=any(told.get("worst_loss") for told in generation.reports.values()),
     )
 
 

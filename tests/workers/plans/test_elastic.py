@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from everstep.protocol import Member
+from everstep.resilience.shard_replicas import buddy_of
 from models.job.elastic import ElasticPolicy, sizes_of
 from models.job.states import JobState, ProcessState
 from tests.workers.plans.job_world import START, World, training, world
@@ -193,6 +195,33 @@ def test_a_member_that_follows_a_change_of_size_late_has_its_graceful_time():
 
 
 # ------------------------------------------------------------------ commands, and what others need
+
+
+@pytest.mark.parametrize("count", range(2, 10))
+@pytest.mark.parametrize("per_node", [1, 2])
+def test_a_rank_and_the_one_that_keeps_its_shard_never_leave_together(count: int, per_node: int):
+    here = started(nodes=count, replicas=count, processes_per_node=per_node, elastic=elasticity(most=count))
+    ask(here, 1)
+    sizes = [size(here)]
+    while sizes[-1] > 1:
+        here.seen = replace(here.seen, generations=(*here.seen.generations[:-1], replace(here.seen.generation, has_buddies=True)))
+        before = here.seen.generation
+        members = [Member(rank, name, here.process(name).node, "") for rank, name in enumerate(before.members)]
+        here.look()
+        left = set(before.members) - set(here.seen.generation.members)
+        for rank, name in enumerate(before.members):
+            assert name not in left or before.members[buddy_of(rank, members)] not in left
+        here.run(JobState.TRAINING)
+        sizes.append(size(here))
+    assert len(sizes) <= count.bit_length() + 1, sizes
+
+
+def test_sizes_that_leave_no_other_way_are_shrunk_to_at_once():
+    here = started(elastic=elasticity(sizes=(1, 4)))
+    here.seen = replace(here.seen, generations=(replace(here.seen.generation, has_buddies=True),))
+    ask(here, 1)
+    wait(here, 2)
+    assert size(here) == 1
 
 
 def test_a_command_to_shrink_is_followed_at_once_and_the_nodes_are_given_back():
