@@ -13,15 +13,15 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from everstep.evidence import HANG_AFTER_S, Hung, HungReport
+from everstep.evidence import HANG_AFTER_S, HANG_AFTER_VARIABLE, Hung, HungReport
 from everstep.local_protocol import STACKS_SIGNAL
-from everstep.protocol import Report
+from everstep.protocol import Assignment, Report
 
 from .processes import Record
 
@@ -84,6 +84,18 @@ class Hangs:
             self._tell(process, pulse, how, seconds, stack)
             _append(self._record(process), f"everstep: no step for {seconds:.1f} s; this process is {how}:\n{stack}\n")
 
+    def expect(self, assignment: Assignment) -> None:
+        """Its ranks were ready once, and speak as long as they live: one that has not spoken to this agent yet is silent from now on.
+
+        So one is found that was stopped before this agent began.
+        """
+        if assignment.launch.is_plain or assignment.generation is None:
+            return
+        limit_s = _limit(assignment.launch.env)
+        for member in assignment.generation.members:
+            if self._record(member.process) is not None:
+                self._pulses.setdefault(member.process, _Pulse(assignment.job, limit_s=limit_s, heard_at=time.monotonic()))
+
     def forget(self, process: str) -> None:
         """It has ended, or is nobody's concern any more."""
         self._pulses.pop(process, None)
@@ -144,6 +156,12 @@ async def stack_of(record: Record) -> str:
     elif state not in _STOPPED_STATES:
         told = await _signalled(record)
     return f"{said}\n{told or 'Its stack could not be read: py-spy is not there, or may not look into it.'}"
+
+
+def _limit(environment: Mapping[str, str]) -> float:
+    with suppress(KeyError, ValueError):
+        return float(environment[HANG_AFTER_VARIABLE])
+    return HANG_AFTER_S
 
 
 def _state_of(pid: int) -> str:

@@ -206,8 +206,7 @@ class Supervisor:
                     running.is_ready = True
                     self._report(replace(self._process_report(process), status=ProcessStatus.READY))
             case ToAgent.PROGRESS:
-                step = StepReport.from_wire(message)
-                self._progress.add(running.job, message["generation"], step)
+                self._progress.add(running.job, message["generation"], StepReport.from_wire(message))
             case ToAgent.PULSE:
                 self._hangs.hear(running.job, process, message)
             case ToAgent.STRAGGLER | ToAgent.ANOMALY | ToAgent.SAVED:
@@ -298,6 +297,7 @@ class Supervisor:
         for name, running in self._processes.items():
             if running.job == job and not running.has_exited:
                 self._door.tell_generation(name, generation)
+        self._hangs.expect(assignment)
 
     def _ended(self, process: str, ended: Exit) -> None:
         running = self._processes[process]

@@ -19,7 +19,8 @@ import pytest
 from agent import processes
 from agent.hangs import Hangs, stack_of
 from agent.processes import Record
-from everstep.evidence import HANG_AFTER_VARIABLE, Hung, HungReport
+from everstep.evidence import HANG_AFTER_S, HANG_AFTER_VARIABLE, Hung, HungReport
+from everstep.protocol import Assignment, Generation, Launch, Member
 from everstep.testing import arm
 from tests.everstep.plane import Job, Plane, script_launch
 from tests.patience import PATIENCE
@@ -144,6 +145,35 @@ def test_what_an_agent_did_not_hear_while_it_stood_still_itself_counts_against_n
 
     asyncio.run(watch())
     assert not desk.reports
+
+
+@pytest.mark.parametrize(("launch", "limit_s"), [({}, HANG_AFTER_S), ({"env": {HANG_AFTER_VARIABLE: "5"}}, 5.0)])
+def test_a_rank_that_never_spoke_to_this_agent_is_silent_from_the_moment_it_was_expected(
+    tmp_path: Path, launch: dict[str, Any], limit_s: float
+) -> None:
+    """It was stopped before the agent began anew; p-2 runs elsewhere."""
+    desk = Desk(tmp_path)
+    ranks = (Member(0, "p-1", "n-1", "127.0.0.1"), Member(1, "p-2", "n-2", "127.0.0.2"))
+    generation = Generation("job", 3, "", ranks, "127.0.0.1:1", "")
+
+    async def watch(assignment: Assignment) -> None:
+        desk.hangs.expect(assignment)
+        for seconds in (limit_s - 0.5, limit_s + 0.5):
+            assert not desk.reports
+            desk.hangs.look(time.monotonic() + seconds)
+            while desk.hangs._dumps:
+                await asyncio.sleep(0)
+
+    asyncio.run(watch(Assignment("job", Launch(("python", "train.py"), "/", **launch), (), generation)))
+    assert [(report.process, report.how, report.limit_s) for report in desk.reports] == [("p-1", Hung.FROZEN, limit_s)]
+
+
+def test_nothing_is_expected_of_a_script_that_knows_nothing_of_us(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    generation = Generation("job", 3, "", (Member(0, "p-1", "n-1", "127.0.0.1"),), "127.0.0.1:1", "")
+    desk.hangs.expect(Assignment("job", Launch(("python", "train.py"), "/", is_plain=True), (), generation))
+    desk.hangs.look(time.monotonic() + 1e6)
+    assert not desk.hangs._dumps
 
 
 def test_a_pulse_ends_the_suspicion_of_a_process(tmp_path: Path) -> None:
