@@ -37,7 +37,7 @@ from workers.plans import job_seen as seen_as
 from workers.plans.decision import Decision
 from workers.plans.job_seen import Patience
 from workers.reconcilers.assignments import tell
-from workers.reconcilers.job_size import Claim, elasticity, is_free_asked, kept_for_others
+from workers.reconcilers.job_size import Claim, elasticity, is_free_asked, is_of_use, kept_for_others
 
 _GENERATIONS = 12
 """How many of the newest generations a plan looks at."""
@@ -112,9 +112,18 @@ class JobReconciler:
             elastic=elasticity(job, generations),
             awaits=job.awaits,
             awaits_since=job.awaits_since,
-            is_queue_behind=any(other.state is JobState.QUEUED and not other.stop_requested for other in others),
+            is_queue_behind=_is_waited_for(session, processes, others, nodes_seen),
             patience=self.patience,
         )
+
+
+def _is_waited_for(
+    session: Session, processes: Sequence[JobProcess], others: Sequence[Job], present: Mapping[NodeId, seen_as.NodeSeen]
+) -> bool:
+    """Whether another job waits in the queue for just the nodes that this one holds."""
+    own = frozenset(process.node_id for process in processes if process.state in ALIVE)
+    queued = [other for other in others if other.state is JobState.QUEUED and not other.stop_requested]
+    return any(is_of_use(Claim(other, _groups(session, other)), present, own) for other in queued)
 
 
 def _groups(session: Session, job: Job) -> frozenset[str]:

@@ -16,7 +16,7 @@ from workers.plans.job_seen import Elasticity, NodeSeen, Patience, SizeChange
 
 @dataclass(frozen=True)
 class Claim:
-    """A job that waits for nodes it has lost, and the groups that it may use; none: all."""
+    """A job that waits for nodes, and the groups that it may use; none: all."""
 
     job: Job
     groups: frozenset[str]
@@ -56,6 +56,15 @@ def kept_for_others(
         usable = [node for node in free if not claim.groups or node.group in claim.groups]
         kept |= {node.id for node in sorted(usable, key=lambda node: node.age)[: claim.job.awaits]}
     return frozenset(kept)
+
+
+def is_of_use(claim: Claim, nodes: Mapping[NodeId, NodeSeen], own: frozenset[NodeId]) -> bool:
+    """Whether a queued job could start if it had this job's ``own`` nodes besides those that are free, and not without them."""
+    usable = [node for node in nodes.values() if node.can_be_told and (not claim.groups or node.group in claim.groups)]
+    policy = elastic_of(claim.job.spec)
+    least = claim.job.replicas if policy is None else policy.sizes[0]
+    free = sum(not node.is_held and node.id not in own for node in usable)
+    return free < least <= free + sum(node.id in own for node in usable)
 
 
 def _has_run_out(other: Job, now: datetime) -> bool:
