@@ -27,7 +27,7 @@ demo: venv ## the main job, end to end, on this machine
 
 test: venv $(OLDEST) ## the whole default test suite: three at a time what waits for most of its time, and then, on one stack, what needs a whole one
 	failed=0; \
-	$(BIN)/python -m pytest -n 3 --dist loadscope --ignore tests/system $(PYTEST_ARGS) || failed=1; \
+	$(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder --ignore tests/system $(PYTEST_ARGS) || failed=1; \
 	$(BIN)/python -m pytest tests/system $(PYTEST_ARGS) || failed=1; \
 	exit $$failed
 

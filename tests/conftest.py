@@ -21,6 +21,15 @@ settings.register_profile("everstep", deadline=None, print_blob=True, suppress_h
 settings.load_profile("everstep")
 
 
+_LONG = ("everstep", "sim", "embedded", "agent")
+"""Folders whose modules hold few tests that take long."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long begins first, so that in the end no process works alone."""
+    items.sort(key=lambda item: item.nodeid.split("/")[1] not in _LONG)
+
+
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a server with a migrated template database."""
