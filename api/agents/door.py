@@ -100,6 +100,9 @@ def _assemble(services: Services, threads: ThreadPoolExecutor) -> Door:
     now = services.clock.now
     commons = Commons(services.settings.master_key)
 
+    async def directives(node_id: Any) -> list[agents.Line]:
+        return await _work(services, threads, agents.directives, node_id)
+
     async def assignments(node_id: Any) -> list[agents.Line]:
         return await _work(services, threads, agents.assignments, node_id, commons, now=now())
 
@@ -113,7 +116,7 @@ def _assemble(services: Services, threads: ThreadPoolExecutor) -> Door:
         await _work(services, threads, agents.report_beats, beats)
 
     loop = asyncio.get_running_loop()
-    streams = Streams(Ledger(assignments, deliver, close))
+    streams = Streams(Ledger(directives, assignments, deliver, close))
     return Door(services, loop, threads, Beats(write), streams, Tokens(loop.time), commons)
 
 

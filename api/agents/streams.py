@@ -29,8 +29,12 @@ _RETRY_S = 0.5
 
 @dataclass(frozen=True)
 class Ledger:
-    """What a stream asks of the database; every call may raise SQLAlchemyError while the database is away."""
+    """What a stream asks of the database; every call may raise SQLAlchemyError while the database is away.
 
+    ``directives`` are those of ``assignments`` that say what the node should run, and are had sooner.
+    """
+
+    directives: Callable[[NodeId], Awaitable[list[Line]]]
     assignments: Callable[[NodeId], Awaitable[list[Line]]]
     deliver: Callable[[Sequence[int]], Awaitable[None]]
     close: Callable[[NodeId, str], Awaitable[None]]
@@ -133,6 +137,7 @@ class StreamResponse(Response):
         self._ledger = ledger
         self._ended = ended
         self._sent: frozenset[int] | None = None
+        self._jobs: frozenset[str] = frozenset()
         self._unnoted: set[int] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  (ASGI's three)
@@ -152,6 +157,8 @@ class StreamResponse(Response):
     async def _tell(self, send: Send) -> None:
         """Writes what has not been written to this stream. The first time, an empty line says that this was all."""
         try:
+            if self._sent is not None:
+                await self._tell_changes(send, self._sent)
             lines = await self._ledger.assignments(self._stream.node_id)
             fresh = [line for line in lines if line.id not in (self._sent or ())]
             text = b"".join(json.dumps(line.wire).encode() + b"\n" for line in fresh)
@@ -160,6 +167,7 @@ class StreamResponse(Response):
             if text:
                 await send(part(text))
             self._sent = frozenset(line.id for line in lines)
+            self._jobs = _jobs(lines)
             self._unnoted |= {line.id for line in fresh}
             if self._unnoted:
                 await self._ledger.deliver(sorted(self._unnoted))
@@ -168,3 +176,19 @@ class StreamResponse(Response):
             log.warning("directives of node %s cannot be read, trying again: %s", self._stream.node_id, type(error).__name__)
             await asyncio.sleep(_RETRY_S)
             self._stream.news.set()
+
+    async def _tell_changes(self, send: Send, sent: frozenset[int]) -> None:
+        """What is new of jobs that the node runs already, a change of membership above all, goes before everything else is looked for.
+
+        A job that is new here waits: its processes need what is told before it.
+        """
+        lines = [line for line in await self._ledger.directives(self._stream.node_id) if line.id not in sent]
+        changes = [line for line in lines if _jobs([line]) <= self._jobs]
+        if changes:
+            await send(part(b"".join(json.dumps(line.wire).encode() + b"\n" for line in changes)))
+            self._sent = sent | {line.id for line in changes}
+            self._unnoted |= {line.id for line in changes}
+
+
+def _jobs(lines: Iterable[Line]) -> frozenset[str]:
+    return frozenset(line.wire["assignment"]["job"] for line in lines if "assignment" in line.wire)

@@ -154,10 +154,15 @@ def assignments(session: Session, node_id: NodeId, commons: tiers.Commons, *, no
     """
     plan = tiers.line(session, node_id, commons, now=now)
     told = [] if plan is None else [Line(_PLANS - plan[0], {"memory_tier": plan[1]})]
-    told += [Line(row.id, {"id": row.id, "assignment": row.assignment}) for row in directive_queries.current(session, node_id)]
+    told += directives(session, node_id)
     told += [Line(_number(fault), {"fault": _fault(fault).to_wire()}) for fault in fault_queries.of_node(session, node_id)]
     told += [Line(_CHECKS - check.sequence, {"check": check.order}) for check in health_queries.asked_of_node(session, node_id)]
     return told + _evacuation(node_queries.get(session, node_id))
+
+
+def directives(session: Session, node_id: NodeId) -> list[Line]:
+    """All that the node should run, oldest first, and nothing else: one query, for what waits for nothing else."""
+    return [Line(row.id, {"id": row.id, "assignment": row.assignment}) for row in directive_queries.current(session, node_id)]
 
 
 def deliver(session: Session, ids: Sequence[int], *, now: datetime) -> None:

@@ -9,8 +9,9 @@ import socket
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from queue import Empty, Queue
 
 import httpx
@@ -222,41 +223,88 @@ def test_directives_of_two_jobs_that_commit_out_of_order_both_arrive(
     stream.join()
 
 
-def test_a_delivery_that_could_not_be_noted_is_noted_later():
-    """A directive would wait for its delivery for ever otherwise, and its job would never be done with the node."""
+@dataclass
+class Book:
+    """A ledger of the test's own, and the stream that asks it."""
 
-    async def scenario() -> None:
-        noted: list[list[int]] = []
-        tries = iter([OperationalError("UPDATE", {}, Exception("down"))])
-        sent: list[bytes] = []
+    lines: list[Line]
+    failures: list[Exception] = field(default_factory=list)
+    noted: list[list[int]] = field(default_factory=list)
+    sent: list[bytes] = field(default_factory=list)
+    has_time: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @asynccontextmanager
+    async def read(self) -> AsyncIterator[Streams]:
+        self.has_time.set()
         gone = asyncio.Event()
-
-        async def assignments(_: NodeId) -> list[Line]:
-            return [Line(7, {"id": 7})]
-
-        async def deliver(ids: Sequence[int]) -> None:
-            for error in tries:
-                raise error
-            noted.append(list(ids))
-
-        async def close(_: NodeId, __: str) -> None:
-            return
 
         async def receive() -> Message:
             await gone.wait()
             return {"type": "http.disconnect"}
 
         async def send(message: Message) -> None:
-            sent.append(message.get("body", b""))
+            self.sent.append(message.get("body", b""))
 
-        streams = Streams(Ledger(assignments, deliver, close))
+        streams = Streams(Ledger(self._directives, self._assignments, self._deliver, self._close))
         running = asyncio.create_task(streams.open(NodeId("n"), "name")({}, receive, send))
         async with asyncio.timeout(5):
-            while not noted:
-                await asyncio.sleep(0.01)
+            yield streams
         gone.set()
         await running
-        assert noted == [[7]]
-        assert b"".join(sent).count(b'"id"') == 1
+
+    async def until(self, claim: Callable[[], bool]) -> None:
+        while not claim():
+            await asyncio.sleep(0.01)
+
+    @property
+    def told(self) -> list[int]:
+        return [json.loads(line)["id"] for line in b"".join(self.sent).splitlines() if line]
+
+    async def _directives(self, _: NodeId) -> list[Line]:
+        return [line for line in self.lines if "assignment" in line.wire]
+
+    async def _assignments(self, _: NodeId) -> list[Line]:
+        await self.has_time.wait()
+        return self.lines
+
+    async def _deliver(self, ids: Sequence[int]) -> None:
+        if self.failures:
+            raise self.failures.pop()
+        self.noted.append(list(ids))
+
+    async def _close(self, _: NodeId, __: str) -> None:
+        return
+
+
+def of_job(number: int, job: str) -> Line:
+    return Line(number, {"id": number, "assignment": {"job": job}})
+
+
+def test_a_delivery_that_could_not_be_noted_is_noted_later():
+    """A directive would wait for its delivery for ever otherwise, and its job would never be done with the node."""
+
+    async def scenario() -> None:
+        book = Book([of_job(7, "one")], failures=[OperationalError("UPDATE", {}, Exception("down"))])
+        async with book.read():
+            await book.until(lambda: bool(book.noted))
+        assert (book.noted, book.told) == ([[7]], [7])
+
+    asyncio.run(scenario())
+
+
+def test_what_is_new_of_a_running_job_goes_before_all_else_is_looked_for_and_a_new_job_waits_for_it():
+    async def scenario() -> None:
+        book = Book([Line(-5, {"id": -5, "memory_tier": {}}), of_job(7, "one")])
+        async with book.read() as streams:
+            await book.until(lambda: book.noted == [[-5, 7]])
+            book.has_time.clear()
+            book.lines = [Line(-6, {"id": -6, "memory_tier": {}}), of_job(8, "one"), of_job(9, "two")]
+            streams.wake(["n"])
+            await book.until(lambda: 8 in book.told)
+            assert book.told == [-5, 7, 8]
+            book.has_time.set()
+            await book.until(lambda: len(book.noted) == 2)
+        assert book.told == [-5, 7, 8, -6, 9], "each once"
+        assert book.noted[1] == [-6, 8, 9]
 
     asyncio.run(scenario())
