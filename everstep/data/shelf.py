@@ -68,9 +68,10 @@ class Shelf:
         return True
 
     def clear_before(self, place: int) -> None:
-        """The samples before ``place`` have been trained on."""
-        for path in self._folder.glob(f"{self._fingerprint}-*.batch"):
-            first, count = path.stem.split("-")[1:]
+        """The samples before ``place`` have been trained on; what somebody was about to keep of them, and may have died in, goes too."""
+        entries = self._folder.glob(f"{self._fingerprint}-*.batch")
+        for path in (*entries, *self._folder.glob(f".*-{self._fingerprint}-*.batch")):
+            first, count = path.stem.rsplit("-", 2)[1:]
             if int(first) + int(count) <= place:
                 path.unlink(missing_ok=True)
 

@@ -55,6 +55,17 @@ def test_what_was_trained_on_goes_and_what_comes_next_stays(tmp_path: Path) -> N
     assert other.take(0, 4) is not None
 
 
+def test_what_a_writer_has_died_in_goes_when_its_samples_have_been_trained_on(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path, "a")
+    shelf.put(0, 4, batch())
+    half = tmp_path / f".4711-{entry(tmp_path).name}"
+    entry(tmp_path).rename(half)
+    shelf.clear_before(3)
+    assert half.exists()
+    shelf.clear_before(4)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_no_more_is_kept_than_there_is_room_for(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path, "a", most_bytes=20_000)
     kept = [shelf.put(first, 4, torch.zeros(1000)) for first in range(8)]
