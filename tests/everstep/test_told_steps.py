@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.processes import until_gone
 from everstep.testing import Fault, arm
 from tests.everstep import drills
 from tests.everstep.plane import Job, Plane, script_launch
@@ -32,8 +33,7 @@ async def told(mode: str, folder: Path) -> Job:
         node, pid = job.placed[job.members[0]], job.pids[job.members[0]]
         await node.supervisor.detach()
         async with asyncio.timeout(LIMIT_S):
-            while Path(f"/proc/{pid}/stat").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text():
-                await asyncio.sleep(0.02)
+            await until_gone(pid)
         assert max(job.losses) < LAST - 1, "what is lost with the rank is not worth telling of"
         await plane.start_supervisor(node)
         await plane.finish(job, LIMIT_S)
