@@ -21,9 +21,14 @@ class Due:
 
 
 def count(seen: JobSeen) -> int:
-    """How often user code has failed: processes that it brought down, and generations that it ended without. However many ranks raise at once, it is once."""
+    """How often user code has failed: generations that it ended, and processes that it brought down before they were in any.
+
+    However many ranks raise at once, or are brought down by one batch that is too large, it is once.
+    """
     ended = {number for process in seen.processes if process.raised for number in process.raised.generations}
-    return len(faults(seen)) + len(ended)
+    brought_down = faults(seen)
+    ended |= {process.reformed for process in brought_down if process.reformed}
+    return len(ended) + sum(not process.reformed for process in brought_down)
 
 
 def words(seen: JobSeen) -> str | None:

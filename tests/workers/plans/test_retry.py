@@ -53,6 +53,18 @@ def test_all_ranks_that_raise_in_one_generation_cost_one_restart():
     assert here.count(Publish) == 1
 
 
+def test_ranks_that_are_brought_down_at_once_cost_one_restart():
+    """As by one batch that is too large for every device."""
+    here = training(nodes=5, spares=2, max_restarts=5)
+    for rank in (0, 1):
+        here.exit(here.rank(rank).id, code=1)
+    here.run(JobState.TRAINING)
+    assert here.seen.restarts == 1
+    here.exit(here.rank(0).id, code=1)
+    here.look()
+    assert here.seen.restarts == 2
+
+
 def test_the_pause_before_each_further_try_is_twice_as_long():
     here = training(max_restarts=9)
     pauses = []
