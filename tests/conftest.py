@@ -21,13 +21,13 @@ settings.register_profile("everstep", deadline=None, print_blob=True, suppress_h
 settings.load_profile("everstep")
 
 
-_LONG = ("everstep", "sim", "embedded", "agent")
-"""Folders whose modules hold few tests that take long."""
+_SHORT = ("api", "architecture", "models")
+"""Folders of modules whose tests take a moment each."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes long begins first, so that in the end no process works alone."""
-    items.sort(key=lambda item: item.nodeid.split("/")[1] not in _LONG)
+    items.sort(key=lambda item: item.nodeid.split("/")[1] in _SHORT)
 
 
 @pytest.fixture(scope="session")
