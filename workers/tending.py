@@ -6,14 +6,16 @@ import logging
 from collections import defaultdict
 from datetime import datetime, timedelta
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from models.checkpoint.changes import settle_fault_rate, settle_forgotten
 from models.checkpoint.table import CheckpointNamespace
+from models.events import Event
 from models.ids import ClusterId
 from models.job import queries as jobs
 from models.job.changes import settle_spares
+from models.job.elastic import AUTO
 from models.job.states import ENDED
 from models.job.table import Generation, Job
 from models.node.states import NodeState
@@ -66,27 +68,32 @@ def size_spares(plane: Plane) -> int:
     """Gives each live job that leaves it to us as many spares as its faults make worth while. Returns how many jobs now have another number."""
     now = plane.clock.now()
     with unit_of_work(plane.sessions) as session:
-        wanted = session.scalars(select(Job).where(Job.state.not_in(ENDED)).order_by(Job.id))
-        live = [(job.id, job.cluster_id, job.wish, job.spares) for job in wanted if job.spec.get("spares") == "auto"]
-        clusters = {cluster_id for _, cluster_id, _, _ in live}
-        observed = {one: (_observed(session, one, now), _replacements(session, one)) for one in clusters}
+        wanted = select(Job.id, Job.cluster_id, Job.wish, Job.spares).where(Job.spec["spares"].astext == AUTO)
+        live = session.execute(wanted.where(Job.state.not_in(ENDED)).order_by(Job.id)).all()
+        clusters = {row.cluster_id for row in live}
+        observed = {one: (_observed(session, one, now), _replacements(session, one, now)) for one in clusters}
     changed = 0
-    for job_id, cluster_id, nodes, spares in live:
-        faults, took = observed[cluster_id]
-        found = sizing.size(estimate(faults, nodes).mtbf, sizing.replacement(took), nodes, had=spares)
-        if found.spares != spares:
+    for row in live:
+        faults, took = observed[row.cluster_id]
+        found = sizing.size(estimate(faults, row.wish).mtbf, sizing.replacement(took), row.wish, had=row.spares)
+        if found.spares != row.spares:
             with unit_of_work(plane.sessions) as session:
-                settle_spares(session, jobs.get(session, job_id, lock=True), found.spares, why=f"{found.why}.", now=now)
+                settle_spares(session, jobs.get(session, row.id, lock=True), found.spares, why=f"{found.why}.", now=now)
             changed += 1
     return changed
 
 
-def _replacements(session: Session, cluster_id: ClusterId) -> list[timedelta]:
-    """What nodes that are ready took from being wanted to that; one that was suspected meanwhile counts up to its acquittal."""
+def _replacements(session: Session, cluster_id: ClusterId, now: datetime) -> list[timedelta]:
+    """What nodes that were asked for within the window took until they served for the first time."""
+    since, ready = now - WINDOW, Event.name == f"node {NodeState.READY}"
+    served = select(Event.node_id, func.min(Event.at).label("at")).where(Event.cluster_id == cluster_id, Event.at >= since, ready)
+    first = served.group_by(Event.node_id).subquery()
     rows = session.execute(
-        select(Node.created_at, Node.state_since).where(Node.cluster_id == cluster_id, Node.state == NodeState.READY)
+        select(Node.created_at, first.c.at)
+        .join(first, first.c.node_id == Node.id)
+        .where(Node.cluster_id == cluster_id, Node.created_at >= since)
     )
-    return [row.state_since - row.created_at for row in rows]
+    return [row.at - row.created_at for row in rows]
 
 
 def _observed(session: Session, cluster_id: ClusterId, now: datetime) -> Observed:

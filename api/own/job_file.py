@@ -21,6 +21,7 @@ from api.own.wire import Asked, ClientToken
 from everstep.evidence import HANG_AFTER_S
 from everstep.protocol import FAULTS_VARIABLE
 from models.errors import Invalid, Unsupported
+from models.job.elastic import AUTO
 
 LATER: Final = {
     "accelerators": "Processes get the whole node.",
@@ -131,7 +132,6 @@ class Submission(JobFile):
 
 
 KEYS: Final = tuple(Submission.model_fields)
-AUTO: Final = "auto"
 CHECKPOINT: Final = "checkpoint"
 ELASTIC: Final = "elastic"
 HANG_AFTER: Final = "hang_after"

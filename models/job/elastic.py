@@ -6,13 +6,17 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 SCALING_S = 60.0
 GRACEFUL_S = 600.0
 FAULTY_S = 30.0
 SNOOZE_S = 0.0
 _MOST_TOLD = 12
+
+
+AUTO: Final = "auto"
+"""What an accepted job file says of its spares where their number is left to the planner."""
 
 
 @dataclass(frozen=True)

@@ -170,6 +170,8 @@ def course(
     at_hand = len(crews) - spare_nodes
     capacity = Capacity(at_hand, tuple(node.free_since for node in free), _failed_at(seen))
     right = choose(elastic, size, capacity, seen.patience, now)
+    if right.to < size and generation.has_buddies and not generation.has_stepped:
+        return Course(again_in=seen.patience.look)  # until its first vote not every replica is whole
     if right.to < size:
         to = _in_reach(elastic, size, right.to) if generation.has_buddies else right.to
         return Course(Publish(_kept(seen, alive, to), f"Shrinks from {size} to {_nodes(to)}: {right.why}."))

@@ -144,6 +144,11 @@ class GenerationSeen:
     reached: int | None = None
     has_buddies: bool = False
 
+    @property
+    def has_stepped(self) -> bool:
+        """Whether a step of its own is known to be committed."""
+        return self.reached is not None and self.reached > (self.step or 0)
+
 
 @dataclass(frozen=True)
 class CheckpointSeen:

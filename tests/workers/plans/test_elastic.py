@@ -57,6 +57,10 @@ def ask(here: World, wish: int) -> None:
     here.change_elastic(wish=wish, wished_at=here.now)
 
 
+def change_generation(here: World, **changes) -> None:
+    here.seen = replace(here.seen, generations=(*here.seen.generations[:-1], replace(here.seen.generation, **changes)))
+
+
 # ------------------------------------------------------------------ where it begins
 
 
@@ -204,8 +208,11 @@ def test_a_rank_and_the_one_that_keeps_its_shard_never_leave_together(count: int
     ask(here, 1)
     sizes = [size(here)]
     while sizes[-1] > 1:
-        here.seen = replace(here.seen, generations=(*here.seen.generations[:-1], replace(here.seen.generation, has_buddies=True)))
+        change_generation(here, has_buddies=True)
         before = here.seen.generation
+        here.look()
+        assert here.seen.generation is before, "not every replica is whole yet"
+        change_generation(here, reached=(before.step or 0) + 1)
         members = [Member(rank, name, here.process(name).node, "") for rank, name in enumerate(before.members)]
         here.look()
         left = set(before.members) - set(here.seen.generation.members)
@@ -218,7 +225,7 @@ def test_a_rank_and_the_one_that_keeps_its_shard_never_leave_together(count: int
 
 def test_sizes_that_leave_no_other_way_are_shrunk_to_at_once():
     here = started(elastic=elasticity(sizes=(1, 4)))
-    here.seen = replace(here.seen, generations=(replace(here.seen.generation, has_buddies=True),))
+    change_generation(here, has_buddies=True, reached=7)
     ask(here, 1)
     wait(here, 2)
     assert size(here) == 1

@@ -8,6 +8,9 @@ from sqlalchemy import select, update
 
 from models.events import Event
 from models.job.states import ALIVE, JobState
+from models.node import queries as nodes
+from models.node.changes import settle_node
+from models.node.states import NodeState
 from models.node.table import Node
 from models.session import unit_of_work
 from workers import tending
@@ -51,9 +54,15 @@ def test_a_job_whose_ranks_die_all_the_time_gets_more_spares_where_nodes_take_lo
             )
         )
     assert tending.size_spares(whole(plane)) == 0, "a node is made up for in seconds"
+    plane.clock.at += timedelta(hours=2)
     with unit_of_work(plane.sessions) as session:
-        session.execute(update(Node).values(created_at=Node.state_since - timedelta(minutes=10)))
+        for node_id in sorted(session.scalars(select(Node.id).where(Node.state == NodeState.READY))):
+            for state in (NodeState.SUSPECT, NodeState.READY):
+                settle_node(session, nodes.get(session, node_id, lock=True), state, why="It was away.", now=plane.clock.at)
+    assert tending.size_spares(whole(plane)) == 0, "what came later is no part of that"
+    with unit_of_work(plane.sessions) as session:
+        session.execute(update(Node).values(created_at=Node.created_at - timedelta(minutes=10)))
     assert tending.size_spares(whole(plane)) == 1
     assert plane.job_row(job_id).spares == 2
-    assert "its replacement takes 600 s" in told(plane, job_id)[-1]
+    assert "its replacement takes 60" in told(plane, job_id)[-1]
     plane.run_until(lambda: len([one for one in plane.processes(job_id) if one.rank is None and one.state in ALIVE]) == 2)
