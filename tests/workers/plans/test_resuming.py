@@ -91,7 +91,7 @@ def test_without_any_complete_checkpoint_the_job_fails_and_says_that_there_is_no
 
 
 def test_user_code_is_tried_again_from_a_checkpoint_only_as_often_as_allowed():
-    here = saved(nodes=6, replicas=2, spares=2, max_restarts=2)
+    here = saved(nodes=6, replicas=2, spares=2, max_restarts=1)
     fail_all(here, "Traceback\nOSError: flaky disk")
     here.run(JobState.TRAINING)
     here.fail_rank(0, "Traceback\nOSError: another thing")
