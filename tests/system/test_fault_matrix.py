@@ -310,7 +310,7 @@ def _cut_off(stack: Stack, job_id: str, seconds: float) -> None:
     world.check_undisturbed()
     assert sorted(stack.running(CLUSTER)) == sorted(instances), "a host was replaced"
     assert all(ran[instance] <= processes(instance) for instance in instances), "a process was ended"
-    assert stack.job(job_id)["step"] > step + seconds, "training stood still"
+    until("the steps of that time are told", lambda: stack.job(job_id)["step"] > step + seconds, SOON_S)
 
 
 def _unheard(stack: Stack) -> int:
