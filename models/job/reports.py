@@ -89,7 +89,10 @@ def report_cut(session: Session, process_id: str, *, why: str, now: datetime) ->
 
 
 def report_reformed(session: Session, process_id: str, reform: Reform, *, now: datetime) -> None:
-    """A member has joined a generation and holds its state. The last one to say so closes the forming."""
+    """A member has joined a generation and holds its state. The last one to say so closes the forming, and wakes the job: before that nothing is new.
+
+    A word of an older generation may tell of the one process that holds the state.
+    """
     job, process = queries.reporting(session, process_id)
     if job is None or process is None:
         return
@@ -103,7 +106,7 @@ def report_reformed(session: Session, process_id: str, reform: Reform, *, now: d
         process.reformed = reform.generation
         process.step = reform.step
         _reach(process, ProcessState.READY, now)
-    if is_first:
+    if is_first and (generation.formed_at is not None or generation.number < job.generation):
         wake(session, job, now=now)
 
 
