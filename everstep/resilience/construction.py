@@ -17,7 +17,8 @@ import torch
 import torch.distributed as dist
 
 from . import settings
-from .groups import OPERATION_TIMEOUT, Escape, GuardedGroup
+from .escapes import OPERATION_TIMEOUT, Escape
+from .groups import GuardedGroup
 from .unwind import Unwind
 
 BACKEND = "everstep"

@@ -5,32 +5,30 @@ operation although every socket is shut. So nobody in this runtime waits inside 
 
 1. ``GuardedGroup`` stands in front of a gloo (or NCCL) group and returns ``GuardedWork`` from each collective;
 2. a ``GuardedWork`` waits in slices, looks whether a newer generation exists, cuts the sockets, grants a grace, and leaves;
-3. C++ callers that wait on a future (the reducer of DDP) get one that a thread of ours completes, under the same rules;
+3. C++ callers that wait on a future (the reducer of DDP) get a ``Promise``, which is left under the same rules;
 4. a group that is let go is buried: a thread keeps it until its works are complete, because its destructor joins them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import queue
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from everstep.errors import CollectiveFailed, GroupRetired
+from everstep.errors import GroupRetired
 
 from .effort import EFFORT
-from .unwind import Unwind
+from .escapes import Departure, Escape, failure
+from .promises import promise
 
 SLICE = timedelta(milliseconds=20)
-GRACE_S = 0.1
-OPERATION_TIMEOUT = timedelta(minutes=30)
 
 _POINT_TO_POINT = frozenset({"send", "recv", "recv_anysource"})
 COLLECTIVES = (
@@ -55,43 +53,32 @@ COLLECTIVES = (
 )
 
 
-class Escape(Protocol):
-    """What a wait asks while it waits."""
-
-    def is_superseded(self) -> bool:
-        """A newer generation exists: what is waited for will never come."""
-
-    def cut(self) -> None:
-        """Make pending operations fail."""
-
-    def failed(self, message: str) -> None:
-        """A collective failed, or was left. Called from whichever thread noticed."""
-
-
 class GuardedWork(dist.Work):
     """One collective under way. ``wait`` raises CollectiveFailed, or Unwind when it was left behind."""
 
     def __init__(self, inner: dist.Work, group: GuardedGroup, *, point_to_point: bool, after: Callable[[], None] | None) -> None:
         super().__init__()
-        self._inner = inner
+        self.inner = inner
+        self.escape = group.escape
         self._group = group
         self._after = after
         self._done = False
-        self._lock = threading.Lock()
+        self._waiting = threading.Lock()
+        self._ending = threading.Lock()
         # A sliced wait breaks the pair of a gloo send and receive, so a thread waits for those.
         self._thread_wait = _ThreadWait(inner) if point_to_point else None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        with self._lock:
+        with self._waiting:
             if not self._done:
                 began = time.monotonic()
                 self._wait(timeout)
                 EFFORT.waited(time.monotonic() - began)
-                self._finish()
+                self.end()
         return True
 
     def is_completed(self) -> bool:
-        return self._done or bool(self._inner.is_completed())
+        return self._done or bool(self.inner.is_completed())
 
     def is_success(self) -> bool:
         return self._done
@@ -100,64 +87,48 @@ class GuardedWork(dist.Work):
         self.wait()
 
     def result(self) -> Any:
-        return self._inner.result()
+        return self.inner.result()
 
     def get_future(self) -> torch.futures.Future[Any]:
-        return self._group.future_of(self)
+        return promise(self)
 
-    def value(self) -> Any:
-        """What the operation's own future holds; only after ``wait``."""
-        return self._inner.get_future().value()
+    def end(self) -> None:
+        """The operation has succeeded: what is to follow it is done, once. Never waits for anybody, for it may be gloo's thread that calls."""
+        with self._ending:
+            if self._done:
+                return
+            if self._after is not None:
+                self._after()
+                self._after = None
+            self._done = True
+            self._group.completed(self.inner)
 
     def _wait(self, timeout: timedelta | None) -> None:
-        limit = timeout.total_seconds() if timeout else OPERATION_TIMEOUT.total_seconds()
-        deadline = time.monotonic() + limit
-        leave_at: float | None = None
+        departure = Departure(self.escape, timeout)
         while not self._slice():
-            now = time.monotonic()
-            if leave_at is None and self._group.escape.is_superseded():
-                self._group.escape.cut()
-                leave_at = now + GRACE_S
-            if leave_at is not None and now > leave_at:
-                self._group.escape.failed("left behind, because a newer generation exists")
-                raise Unwind
-            if now > deadline:
-                self._fail(f"no completion within {limit:.0f} s")
+            departure.look()
 
     def _slice(self) -> bool:
         try:
             if self._thread_wait is not None:
                 return self._thread_wait.join(SLICE)
-            self._inner.wait(SLICE)
+            self.inner.wait(SLICE)
         except RuntimeError as error:
             return self._settle(error)
         return True
 
     def _settle(self, error: RuntimeError) -> bool:
         """A slice that ran out looks like a failure; only a completed operation's own error is one."""
-        if self._thread_wait is None and not self._inner.is_completed():
+        if self._thread_wait is None and not self.inner.is_completed():
             return False
         if self._thread_wait is None:
             try:
-                self._inner.wait(SLICE)
+                self.inner.wait(SLICE)
             except RuntimeError as own:
                 error = own
             else:
                 return True
-        self._fail(str(error))
-        return False
-
-    def _fail(self, message: str) -> None:
-        first_line = message.splitlines()[0] if message else "no message"
-        self._group.escape.failed(first_line)
-        raise CollectiveFailed(first_line)
-
-    def _finish(self) -> None:
-        if self._after is not None:
-            self._after()
-            self._after = None
-        self._done = True
-        self._group.completed(self._inner)
+        raise failure(self.escape, str(error))
 
 
 class _ThreadWait:
@@ -193,7 +164,6 @@ class GuardedGroup(dist.ProcessGroup):
         self._name = ""
         self._pending: dict[int, dist.Work] = {}
         self._on_device: dist.Work | None = None
-        self._futures: _FutureThread | None = None
 
     def rank(self) -> int:
         return self._rank
@@ -242,17 +212,10 @@ class GuardedGroup(dist.ProcessGroup):
     def shutdown(self) -> None:
         """Lets go of the inner group without waiting for it; later use of this object raises GroupRetired."""
         inner, self._inner = self._inner, None
-        if self._futures is not None:
-            self._futures.stop()
         if inner is not None:
             bury(inner, list(self._pending.values()))
         self._pending = {}
         self._on_device = None
-
-    def future_of(self, work: GuardedWork) -> torch.futures.Future[Any]:
-        if self._futures is None:
-            self._futures = _FutureThread()
-        return self._futures.future_of(work)
 
     def completed(self, work: dist.Work) -> None:
         self._pending.pop(id(work), None)
@@ -330,46 +293,6 @@ def _forward(name: str) -> Callable[..., dist.Work]:
 for _name in COLLECTIVES:
     if hasattr(dist.ProcessGroup, _name):
         setattr(GuardedGroup, _name, _forward(_name))
-
-
-class _FutureThread:
-    """Completes futures in the order in which their collectives were started, each wait under the rules of GuardedWork.
-
-    The future must fail as a C++ error: an exception set from Python would reach the reducer of DDP as a value without tensors.
-    ``then`` turns an exception of its callback into such an error, hence the detour.
-    """
-
-    def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[tuple[GuardedWork, torch.futures.Future[Any], list[BaseException]] | None] = (
-            queue.SimpleQueue()
-        )
-        threading.Thread(target=self._run, name="everstep-futures", daemon=True).start()
-
-    def future_of(self, work: GuardedWork) -> torch.futures.Future[Any]:
-        done: torch.futures.Future[Any] = torch.futures.Future()
-        errors: list[BaseException] = []
-
-        def value(_: torch.futures.Future[Any]) -> Any:
-            if errors:
-                message = f"collective failed: {str(errors[0]) or type(errors[0]).__name__}"
-                raise CollectiveFailed(message)
-            return work.value()
-
-        answer = done.then(value)
-        self._queue.put((work, done, errors))
-        return answer
-
-    def stop(self) -> None:
-        self._queue.put(None)
-
-    def _run(self) -> None:
-        while (item := self._queue.get()) is not None:
-            work, done, errors = item
-            try:
-                work.wait()
-            except BaseException as error:  # noqa: BLE001, it is handed to whoever waits on the future
-                errors.append(error)
-            done.set_result(None)
 
 
 def bury(inner: dist.ProcessGroup, works: list[dist.Work]) -> None:

@@ -32,9 +32,8 @@ from .agreement import Agreement, Card, Sight, agree, common_groups, may_begin, 
 from .anomaly import Losses
 from .checkpoints import Checkpoints, look_around
 from .construction import CONSTRUCTION_TIMEOUT, AcceleratorGroups, Construction, Wanted
-from .escapes import Alone, OfGeneration
+from .escapes import Alone, Escape, OfGeneration
 from .fence import Fence
-from .groups import Escape
 from .moves import Joining, Meeting, Phases, resume_alone
 from .own_groups import OwnGroups, Ranks, StableGroup
 from .peers import PeerWatch
