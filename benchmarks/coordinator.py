@@ -117,6 +117,7 @@ def cards_of(members: int) -> list[Card]:
             is_reduced=False,
             structure=digest,
             transfer_port=32768 + rank * 7 % 28000,
+            vote_port=32768 + rank * 11 % 28000,
             alone_since=2 if rank == members // 2 else 0,
             initial=digest,
             loss=0.5,

@@ -16,6 +16,8 @@ from models.session import Sessions, connect
 from models.session import sessions as session_factory
 from tests import postgres as db
 
+pytest.register_assert_rewrite("tests.everstep.drills")  # its asserts are to tell what they have seen
+
 # A busy machine is no counterexample. What fails is printed with what repeats it.
 settings.register_profile("everstep", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("everstep")

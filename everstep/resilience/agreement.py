@@ -54,6 +54,7 @@ class Card:
     is_aged: bool = False
     anomalies: dict[str, Any] = field(default_factory=dict)
     """What was done about losses, for those who have come late."""
+    vote_port: int = 0
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))

@@ -45,6 +45,7 @@ from .sharding import SHARD_GROUP, Sharding
 from .state import State
 from .transfer import TransferServer
 from .unwind import Unwind
+from .votes import Votes
 from .watcher import Watcher
 
 _MEETING_PATIENCE_S = 600.0
@@ -61,9 +62,11 @@ class Membership:
         self._fence = Fence()
         self._construction = Construction(settings.address, accelerator)
         self._construction.register()
+        self.votes = Votes(settings.address)
         self._server: TransferServer | None = None
         self._peers: PeerWatch | None = None
         self._ports: list[int] = []
+        self._vote_ports: list[int] = []
         self._buildable: set[str] = set()
         self._late: Meeting | None = None
         self._store: dist.Store | None = None
@@ -337,6 +340,7 @@ class Membership:
             is_aged=place.is_aged,
             structure=state.structure(),
             transfer_port=self._server.port if self._server else 0,
+            vote_port=self.votes.open(),
             alone_since=place.alone_since,
             initial=self.initial_digest,
             loss=place.last_loss,
@@ -346,7 +350,7 @@ class Membership:
         meeting.request("set", key=f"card/{place.rank:06d}", value=self.moves.signed(card).to_json())
         told = meeting.collect("card/", generation.world_size)
         cards = tuple(Card.from_json(told[key]) for key in sorted(told))
-        self._ports = [laid.transfer_port for laid in cards]
+        self._ports, self._vote_ports = [laid.transfer_port for laid in cards], [laid.vote_port for laid in cards]
         self._buildable = common_groups(cards)
         place.losses.learn(Losses.from_wire(card.anomalies) for card in cards)
         sights: tuple[Sight, ...] = ()
@@ -367,6 +371,7 @@ class Membership:
         wanted = self.groups.wanted(lambda: self._new_store(generation, escape), rank, size, self._buildable)
         with self._fence.around_construction(generation.number, (member.address for member in generation.members)):
             built = self._construction.build_all({**wanted, "": Wanted(store, rank, size)}, escape)
+            self.votes.meet(generation, rank, self._vote_ports, escape)
         group = built.pop("")
         self._peers = PeerWatch(self._fence.connections(), lambda: self._tell_closed(generation.number))
         self._construction.install(group, store)

@@ -346,16 +346,12 @@ class Run:
         faults.point("before-update")
         return mean
 
-    @staticmethod
-    def _vote(told: list[float]) -> list[float]:
+    def _vote(self, told: list[float]) -> list[float]:
         """The sums of what all ranks tell. It is the vote on the step, and carries their wishes to save it: no other collective does."""
-        vote = torch.tensor(told, dtype=torch.float64)
-        work = dist.all_reduce(vote, async_op=True)
+        votes = self._membership.votes
+        votes.cast(told)
         faults.point("vote")
-        if work is not None:
-            work.wait()
-        sums: list[float] = vote.tolist()
-        return sums
+        return votes.count()
 
     def _prepare_update(self, mean: float | None, asked: list[float]) -> None:
         """All ranks have voted: what becomes of the step, and nothing reads the state from here on."""

@@ -15,11 +15,8 @@ another seat. With "keep" it gives instead: a replica of a shard (``shard_pieces
 from __future__ import annotations
 
 import contextlib
-import errno
 import hmac
 import json
-import os
-import select
 import socket
 import struct
 import threading
@@ -32,6 +29,7 @@ import torch
 
 from everstep.errors import TransferFailed
 
+from .connections import connect, family_of
 from .fence import Fence
 from .memory import bytes_of
 from .rendezvous import Superseded
@@ -45,7 +43,6 @@ _PATIENCE_S = 60.0
 _PUBLISH_PATIENCE_S = 10.0
 _LONGEST_REQUEST = 4096
 _MOST_SOURCES = 4
-_CONNECTING = (errno.EINPROGRESS, errno.EALREADY, errno.EAGAIN)
 _LENGTH = struct.Struct(">Q")
 _STILL_PUBLISHED = b"!"
 
@@ -252,12 +249,12 @@ class Receiver:
         plain.copy_(staged)
 
     def _ask(self, holder: tuple[str, int], request: dict[str, Any]) -> socket.socket:
-        family = socket.AF_INET6 if ":" in holder[0] else socket.AF_INET
+        deadline = time.monotonic() + _PATIENCE_S
         with contextlib.ExitStack() as opened:
-            connection = self._fence.exempt(opened.enter_context(socket.socket(family, socket.SOCK_STREAM)))
+            connection = self._fence.exempt(opened.enter_context(socket.socket(family_of(holder[0]), socket.SOCK_STREAM)))
             connection.settimeout(_SLICE_S)
             try:
-                self._connect(connection, holder)
+                connect(connection, holder, lambda: self._give_way(deadline))
                 connection.sendall(
                     json.dumps({"token": self._token, "generation": self._generation, **self._shard, **request}).encode() + b"\n"
                 )
@@ -266,17 +263,6 @@ class Receiver:
                 raise TransferFailed(message) from error
             opened.pop_all()
         return connection
-
-    def _connect(self, connection: socket.socket, holder: tuple[str, int]) -> None:
-        """A node that has vanished answers nothing at all, and the kernel would try for minutes."""
-        deadline = time.monotonic() + _PATIENCE_S
-        code = connection.connect_ex(holder)
-        while code in _CONNECTING:
-            self._give_way(deadline)
-            _, connected, _ = select.select([], [connection], [], _SLICE_S)
-            code = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) if connected else code
-        if code:
-            raise OSError(code, os.strerror(code))
 
     def _read(self, connection: socket.socket, size: int) -> bytes:
         found = bytearray(size)

@@ -55,7 +55,9 @@ def test_an_error_raised_in_a_rank_leaves_every_process_and_no_trace(mode: str, 
     assert all(len(versions) == 1 for versions in seen.identities.values())
     assert [report.exit_code for report in raising.exits] == [0] * RANKS
     assert 1 + len(IN_STEP) + 1 <= len(raising.generations) <= 1 + len(IN_STEP) + RANKS
-    assert len(IN_STEP) + 1 <= len(raising.raised) <= len(faults), "who raises after its generation was given up has nothing to tell"
+    assert len(IN_STEP) + 1 <= len(raising.raised) <= len(faults), (
+        "who raises after its generation was given up has nothing to tell"
+    )
     assert all("InjectedFault" in report.traceback and "drive.py" not in report.traceback for report in raising.raised)
 
 

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("tests.everstep.drills")
-
-from tests.everstep.drills import draw, drilled  # noqa: E402, its asserts are to tell what they have seen
+from tests.everstep.drills import draw, drilled
 
 A_PLANE_FOR = 10
 """Schedules: then new nodes are started, so that not everything depends on what the first ones have been through."""
