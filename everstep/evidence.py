@@ -45,7 +45,10 @@ class HungReport(Wire):
 
 @dataclass(frozen=True)
 class StragglerReport(Wire):
-    """A rank has needed ``own_s`` for its own part of a step, the others ``others_s`` on average, in most of the last ``steps`` steps."""
+    """A rank has needed ``own_s`` for its own part of a step, the others ``others_s`` on average, in most of the last ``steps`` steps.
+
+    ``has_caught_up``: that was told once of this generation, and is not so any more.
+    """
 
     job: str
     process: str
@@ -54,6 +57,7 @@ class StragglerReport(Wire):
     own_s: float
     others_s: float
     steps: int
+    has_caught_up: bool = False
     kind: str = "straggler"
 
 

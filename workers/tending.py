@@ -23,6 +23,7 @@ from models.node.table import Node
 from models.session import unit_of_work
 from workers.plane import Plane
 from workers.plans import spares as sizing
+from workers.plans import stragglers
 from workers.plans.fault_rate import WINDOW, Observed, estimate, faults_among, is_news
 
 log = logging.getLogger(__name__)
@@ -100,13 +101,16 @@ def _observed(session: Session, cluster_id: ClusterId, now: datetime) -> Observe
     """Faults of the cluster's jobs, and the hours that its nodes were there, within the window."""
     since = now - WINDOW
     rows = session.execute(
-        select(Generation.job_id, Generation.members)
+        select(Generation.job_id, Generation.members, Generation.cause)
         .join(Job, Job.id == Generation.job_id)
         .where(Job.cluster_id == cluster_id, Generation.decided_at >= since)
         .order_by(Generation.job_id, Generation.number)
     )
     memberships: dict[str, list[tuple[str, ...]]] = defaultdict(list)
+    chosen: dict[str, set[int]] = defaultdict(set)
     for row in rows:
+        if row.cause.startswith(stragglers.CAUSE):
+            chosen[row.job_id].add(len(memberships[row.job_id]))
         memberships[row.job_id].append(tuple(row.members))
     nodes = session.execute(
         select(Node.launched_at, Node.state, Node.state_since).where(
@@ -119,4 +123,4 @@ def _observed(session: Session, cluster_id: ClusterId, now: datetime) -> Observe
     for node in nodes:
         end = node.state_since if node.state is NodeState.GONE else now
         hours += max(0.0, (end - max(node.launched_at, since)).total_seconds()) / 3600
-    return Observed(sum(faults_among(one) for one in memberships.values()), hours)
+    return Observed(sum(faults_among(one, chosen[job]) for job, one in memberships.items()), hours)

@@ -20,7 +20,7 @@ def _hung(session: Session, _: Node, report: HungReport, now: datetime) -> None:
 
 
 def _straggler(session: Session, _: Node, report: StragglerReport, now: datetime) -> None:
-    lag = Lag(report.generation, report.step, report.own_s, report.others_s, report.steps)
+    lag = Lag(report.generation, report.step, report.own_s, report.others_s, report.steps, report.has_caught_up)
     report_straggler(session, report.process, lag, now=now)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -28,6 +28,7 @@ from models.job.elastic import elastic_of, told
 from models.job.ledger import Books
 from models.job.plain import is_plain
 from models.job.states import ENDED, JobState
+from models.job.stragglers import TELL
 from models.job.table import Generation, Job, JobProcess, ProcessLog, Step
 from models.node.table import Node
 from models.paging import Cut, Page, page
@@ -35,6 +36,8 @@ from models.session import ACROSS_TEAMS
 
 KEY = "idempotency_key"
 """Where a submission's key lies in its job's ``spec``. It is no key of a job file, and is not shown."""
+_UNSAID: Final[dict[str, Any]] = {"stragglers": TELL}
+"""What a job means by keys of job files that were not there yet when it was accepted."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +250,7 @@ def _submitted(session: Session, cluster: Cluster, wish: Wish) -> Job | None:
         return None
     wanted = select(Job).where(Job.cluster_id == cluster.id, Job.spec[KEY].astext == wish.key)
     job = session.scalars(wanted.order_by(Job.created_at.desc()).limit(1)).one_or_none()
-    if job is not None and {name: value for name, value in job.spec.items() if name != KEY} != dict(wish.spec):
+    if job is not None and _UNSAID | {name: value for name, value in job.spec.items() if name != KEY} != _UNSAID | dict(wish.spec):
         raise Invalid(message=f"The idempotency key was used for another job ({job.id}); use a new one.")
     return job
 

@@ -22,6 +22,8 @@ from everstep.evidence import HANG_AFTER_S
 from everstep.protocol import FAULTS_VARIABLE
 from models.errors import Invalid, Unsupported
 from models.job.elastic import AUTO
+from models.job.plain import is_plain
+from models.job.stragglers import TELL, are_replaced
 
 LATER: Final = {
     "accelerators": "Processes get the whole node.",
@@ -52,6 +54,10 @@ _RESERVED: Final = frozenset(
 )
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MOST_TOLD = 5
+_UNTOLD = (
+    "The job file is not valid: stragglers: 'replace' needs ranks that tell how long their steps take, which they do not with recovery "
+    "'process'; say 'tell', or leave 'recovery' out."
+)
 NAME: Final = r"^[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}$"
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
@@ -68,6 +74,8 @@ class JobFile(Asked):
     Where a file says ``auto`` of spares, their number follows from the faults that are observed.
 
     A process that makes no progress may be said to hang after ``hang_after`` seconds, and after ten of its own slow steps if that is longer.
+
+    ``stragglers`` is what is done about a rank that holds the others up for long: tell of it, or replace it as well, where a spare stands ready.
 
     Where the job is ``elastic``, ``replicas`` is how many it is to have when there are enough; left out, as many as it may.
 
@@ -93,6 +101,7 @@ class JobFile(Asked):
     checkpoint: Checkpointing = Field(default_factory=Checkpointing)
     elastic: Elastic | None = None
     hang_after: Annotated[float, Field(ge=1, le=1e6)] = HANG_AFTER_S
+    stragglers: Literal["tell", "replace"] = TELL
 
     @field_validator("env")
     @classmethod
@@ -159,6 +168,8 @@ def read(document: Mapping[str, Any]) -> Submission:
         job = Submission.model_validate(named)
     except ValidationError as error:
         raise Invalid(message=f"The job file is not valid: {_told(error)}") from error
+    if are_replaced(job.spec) and is_plain(job.spec):
+        raise Invalid(message=_UNTOLD)
     return _sized(job)
 
 

@@ -114,18 +114,26 @@ class Ticks:
 
 @dataclass(frozen=True)
 class Lagging:
-    """In most of the last ``steps`` steps this rank needed far more time for its own part than the others: seconds, on average."""
+    """In most of the last ``steps`` steps this rank needed far more time for its own part than the others: seconds, on average.
+
+    ``has_caught_up``: it did so once, and does not any more.
+    """
 
     own_s: float
     others_s: float
     steps: int
+    has_caught_up: bool = False
 
 
 class Lag:
-    """Whether this rank persistently holds the others up: in four of five of the last 32 steps by half as much again, and by 5 ms."""
+    """Whether this rank persistently holds the others up: in four of five of the last 32 steps by half as much again, and by 5 ms.
+
+    It has caught up when it does so in fewer than two of five: one that is about as slow as the limit is not told at every step.
+    """
 
     _STEPS = 32
     _SHARE = 0.8
+    _CAUGHT_UP = 0.4
     _FACTOR = 1.5
     _LEAST_S = 0.005
 
@@ -139,15 +147,15 @@ class Lag:
         self._is_told = False
 
     def add(self, own_s: float, total_s: float, ranks: int) -> Lagging | None:
-        """A step in which this rank needed ``own_s`` and all together ``total_s``. Says once that it lags, and again only if it had caught up."""
+        """A step in which this rank needed ``own_s`` and all together ``total_s``. Says once that it lags, and once that it has caught up."""
         if ranks <= 1:
             return None
         self._steps.append((own_s, (total_s - own_s) / (ranks - 1)))
         if len(self._steps) < self._STEPS:
             return None
         slow = sum(own > self._FACTOR * others and own - others > self._LEAST_S for own, others in self._steps)
-        was_told, self._is_told = self._is_told, slow >= self._SHARE * self._STEPS
-        if was_told or not self._is_told:
+        was_told, self._is_told = self._is_told, slow >= (self._CAUGHT_UP if self._is_told else self._SHARE) * self._STEPS
+        if was_told is self._is_told:
             return None
         own_mean, others_mean = (sum(column) / self._STEPS for column in zip(*self._steps, strict=True))
-        return Lagging(own_mean, others_mean, self._STEPS)
+        return Lagging(own_mean, others_mean, self._STEPS, has_caught_up=was_told)

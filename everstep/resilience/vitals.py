@@ -68,7 +68,7 @@ class Vitals:
         self._is_under_way = False
 
     def compare(self, own_s: float, all_s: float) -> None:
-        """What this rank's own part of a step has taken, and those of all ranks together. Tells, if this one holds the others up."""
+        """What this rank's own part of a step has taken, and those of all ranks together. Tells, if this one holds the others up, or has caught up."""
         place = self._place
         lagging = self._lag.add(own_s, all_s, place.world_size)
         if lagging is not None and self._watcher is not None:

@@ -11,7 +11,8 @@ from sqlalchemy.orm import Session
 from models.events import Level
 from models.job import queries
 from models.job.changes import record
-from models.job.table import JobProcess
+from models.job.stragglers import are_replaced
+from models.job.table import Job, JobProcess
 from models.move import wake
 
 _LONGEST_STACK = 12_000
@@ -31,13 +32,14 @@ class Hang:
 
 @dataclass(frozen=True)
 class Lag:
-    """What a slow rank needs for its own part of a step, and what the others need."""
+    """What a slow rank needs for its own part of a step, and what the others need; also once it ``has_caught_up``."""
 
     generation: int
     step: int
     own_s: float
     others_s: float
     steps: int
+    has_caught_up: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,15 +73,24 @@ def report_hung(session: Session, process_id: str, hang: Hang, *, now: datetime)
 
 
 def report_straggler(session: Session, process_id: str, lag: Lag, *, now: datetime) -> None:
-    """An event; nothing is done about it."""
+    """An event, and the job's plan looks at it where the job file has slow ranks replaced. What was told of a later step stays."""
     job, process = queries.reporting(session, process_id)
-    if job is None or process is None:
+    known = process.lag if process is not None else None
+    if job is None or process is None or (known and (known["generation"], known["step"]) >= (lag.generation, lag.step)):
         return
-    words = (
-        f"{_who(process)} holds the others up: it needs {lag.own_s * 1000:.0f} ms for its part of a step, they need {lag.others_s * 1000:.0f} ms, "
-        f"in most of the last {lag.steps} steps."
-    )
-    record(session, job, "straggler", words, now, level=Level.WARN, details={**asdict(lag), "node": process.node_id})
+    rank = _rank_in(session, job, lag.generation, process)
+    process.lag = {**asdict(lag), "rank": rank}
+    if are_replaced(job.spec):
+        wake(session, job, now=now)
+    who = _who(process) if rank is None else f"Rank {rank}"
+    takes = f"it needs {lag.own_s * 1000:.0f} ms for its part of a step, they need {lag.others_s * 1000:.0f} ms"
+    details = {**asdict(lag), "node": process.node_id}
+    if lag.has_caught_up:
+        words = f"{who} does not hold the others up any more: {takes}."
+        record(session, job, "straggler caught up", words, now, details=details)
+        return
+    words = f"{who} holds the others up: {takes}, in most of the last {lag.steps} steps."
+    record(session, job, "straggler", words, now, level=Level.WARN, details=details)
 
 
 def report_anomaly(session: Session, process_id: str, anomaly: Anomaly, *, now: datetime) -> None:
@@ -92,6 +103,13 @@ def report_anomaly(session: Session, process_id: str, anomaly: Anomaly, *, now: 
 
 def _who(process: JobProcess) -> str:
     return f"A spare ({process.id})" if process.rank is None else f"Rank {process.rank}"
+
+
+def _rank_in(session: Session, job: Job, number: int, process: JobProcess) -> int | None:
+    """What it had in that generation: it may have another one by now, or none."""
+    generation = queries.generation(session, job.id, number)
+    members = [] if generation is None else generation.members
+    return members.index(process.id) if process.id in members else None
 
 
 def _age(known: dict[str, Any] | None) -> tuple[int, int, float]:

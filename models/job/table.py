@@ -82,7 +82,8 @@ class JobProcess(Timed, Base):
     ``reformed`` is the newest generation it has joined with its state found, ``broken`` the newest one of which it reported a failed collective.
     ``device_fault`` is what its accelerator's driver said of it: which rank, which device, which code. ``raised`` is what user code raised
     while the process lived on: the generations, the times and the first traceback. ``hang`` is the newest word that it made no
-    progress: generation, step, how (computing, waiting, frozen), seconds, limit_s, stack, at.
+    progress: generation, step, how (computing, waiting, frozen), seconds, limit_s, stack, at. ``lag`` is the newest word that it holds the others up, or
+    has caught up: generation, rank, step, own_s, others_s, steps, has_caught_up.
     """
 
     __tablename__ = "job_process"
@@ -105,6 +106,7 @@ class JobProcess(Timed, Base):
     failure: Mapped[str | None]
     device_fault: Mapped[str | None]
     hang: Mapped[dict[str, Any] | None]
+    lag: Mapped[dict[str, Any] | None]
     raised: Mapped[dict[str, Any] | None]
     tail: Mapped[str | None]
     created_at: Mapped[datetime]

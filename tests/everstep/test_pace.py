@@ -87,10 +87,16 @@ def test_a_step_no_slower_than_those_before_is_never_a_hang(seconds):
     assert late <= pace.limit_s
 
 
-def lags(steps: list[tuple[float, float]], ranks: int = 4) -> list[int]:
-    """At which steps it was said that the rank lags, of its own seconds and each other's."""
+def said(steps: list[tuple[float, float]], ranks: int = 4) -> list[tuple[int, bool]]:
+    """At which steps something was said of the rank, of its own seconds and each other's; and whether that it has caught up."""
     lag = Lag()
-    return [number for number, (own, other) in enumerate(steps) if lag.add(own, own + other * (ranks - 1), ranks)]
+    told = [lag.add(own, own + other * (ranks - 1), ranks) for own, other in steps]
+    return [(number, one.has_caught_up) for number, one in enumerate(told) if one is not None]
+
+
+def lags(steps: list[tuple[float, float]], ranks: int = 4) -> list[int]:
+    """At which steps it was said that the rank lags."""
+    return [number for number, has_caught_up in said(steps, ranks) if not has_caught_up]
 
 
 def test_a_rank_that_is_slow_in_most_of_the_last_steps_is_told_once():
@@ -105,6 +111,21 @@ def test_a_few_slow_steps_make_no_straggler_and_neither_do_microseconds():
 def test_a_rank_that_has_caught_up_and_lags_again_is_told_again():
     slow, fine = [(0.2, 0.05)] * 40, [(0.05, 0.05)] * 40
     assert len(lags(slow + fine + slow)) == 2
+
+
+def test_that_a_rank_has_caught_up_is_said_once():
+    slow, fine = [(0.2, 0.05)] * 40, [(0.05, 0.05)] * 100
+    assert said(slow + fine) == [(31, False), (59, True)]
+
+
+@given(st.lists(st.booleans(), max_size=400))
+def test_what_is_said_of_a_rank_is_by_turns_that_it_lags_and_that_it_has_caught_up(course):
+    told = [has_caught_up for _, has_caught_up in said([(0.2 if is_slow else 0.05, 0.05) for is_slow in course])]
+    assert told == [bool(number % 2) for number in range(len(told))]
+
+
+def test_a_rank_about_as_slow_as_the_limit_is_told_once():
+    assert said(([(0.2, 0.05)] * 4 + [(0.05, 0.05)]) * 40 + ([(0.2, 0.05)] * 3 + [(0.05, 0.05)] * 2) * 40) == [(31, False)]
 
 
 def test_the_slower_half_does_not_hide_behind_its_own_kind():

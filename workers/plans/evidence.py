@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from models.ids import NodeId, ProcessId
 from models.job.states import ON_PEERS_WORD, ProcessState
+from workers.plans import slow
 from workers.plans.decision import soonest
 from workers.plans.hangs import hanging
 from workers.plans.job_seen import GenerationSeen, JobSeen, NodeSeen, ProcessSeen
@@ -19,7 +20,7 @@ _CRASHES = frozenset({4, 6, 7, 8, 11})
 class Casualties:
     """``alive`` are those that still count. ``doomed`` are said to be alive and yet given up, each with the reason.
 
-    ``released`` are not needed any more where they are, and their nodes are to be left.
+    ``released`` are not needed any more where they are: their nodes are to be left, or they held the others up when they last had a rank.
     """
 
     alive: tuple[ProcessSeen, ...]
@@ -41,6 +42,7 @@ def casualties(seen: JobSeen, now: datetime) -> Casualties:
     """Looks at every live process's node, and at what its peers say."""
     lost_nodes = _lost_nodes(seen)
     hung = hanging(seen).doomed
+    laggards = {process.id for process, _ in slow.laggards(seen)}
     doomed: dict[ProcessId, str] = {}
     released: dict[ProcessId, str] = {}
     again: timedelta | None = None
@@ -54,6 +56,8 @@ def casualties(seen: JobSeen, now: datetime) -> Casualties:
             doomed[process.id] = hung[process.id]
         elif node.must_be_left and _is_dispensable(seen, process):
             released[process.id] = f"its node is to be left: {node.leave_why}"
+        elif process.id in laggards and _is_dispensable(seen, process):
+            released[process.id] = "it held the others up when it last had a rank"
         elif process.state is ProcessState.WANTED and node.can_be_told:
             rest = process.state_since + seen.patience.start - now
             if rest <= timedelta(0):

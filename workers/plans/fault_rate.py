@@ -5,6 +5,7 @@ What the automatic checkpoint interval needs is the mean time between faults of 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
@@ -58,9 +59,10 @@ def is_news(told_s: float | None, found: Estimate) -> bool:
     return abs(found.mtbf.total_seconds() - told_s) > _NEWS * told_s
 
 
-def faults_among(memberships: list[tuple[str, ...]]) -> int:
+def faults_among(memberships: list[tuple[str, ...]], chosen: Collection[int] = ()) -> int:
     """How many of a job's memberships, in order, came of a fault: those that have lost a member of the one before.
 
-    The first is none, and neither is one that was only published once more.
+    The first is none, neither is one that was only published once more, nor one whose place is among the ``chosen``: nobody had to go there.
     """
-    return sum(not set(before) <= set(after) for before, after in pairwise(memberships))
+    lossy = [place for place, (before, after) in enumerate(pairwise(memberships), start=1) if not set(before) <= set(after)]
+    return sum(place not in chosen for place in lossy)

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 
 from models.ids import NodeId, ProcessId
 from models.job.states import ENDED, JobState, ProcessState
-from workers.plans import elastic, leaving, placement, plain, queueing, remaking, resuming, retry
+from workers.plans import elastic, leaving, placement, plain, queueing, remaking, resuming, retry, slow, stragglers
 from workers.plans.decision import Decision, soonest
 from workers.plans.evidence import Casualties, casualties, evidence_at, faults, told_fault
 from workers.plans.hangs import hanging
@@ -285,6 +285,8 @@ def _nobody_died(seen: JobSeen, generation: GenerationSeen, ranks: _Ranks, lost:
     course = elastic.STAYS
     if is_formed and remade is None and fewer is None and not is_ending and leaving.is_idle(leave):
         course = elastic.course(seen, generation, ranks.alive, idle, now)
+        leave = leave if course.publish else stragglers.relieve(seen, generation, idle, now, recruited=course.recruited)
+        course = elastic.STAYS if leave.publish else course
     free = len(idle) - leave.reserved - leave.moved - course.recruited
     spares = 0 if is_ending else seen.spares * seen.processes_per_node - free
     started, missing = _start(seen, lost, now, needed=leave.needed, spares=spares, also=course.starts)
@@ -315,9 +317,9 @@ class _Missing:
 
 
 def _idle(seen: JobSeen, generation: GenerationSeen, lost: Casualties) -> list[ProcessSeen]:
-    """Processes that count and play no rank: spares, warm or warming up. One whose node is to be left is none."""
-    members = frozenset(generation.members)
-    return [process for process in lost.alive if process.id not in members and not seen.nodes[process.node].must_be_left]
+    """Processes that count and play no rank: spares, warm or warming up. One whose node is to be left is none, nor one that was slow."""
+    others = frozenset(generation.members) | {process.id for process, _ in slow.laggards(seen)}
+    return [process for process in lost.alive if process.id not in others and not seen.nodes[process.node].must_be_left]
 
 
 def _former(seen: JobSeen, generation: GenerationSeen, lost: Casualties) -> list[ProcessSeen]:

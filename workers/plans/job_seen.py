@@ -37,6 +37,8 @@ class Patience:
     """Changes of size that lie so far apart do not count together."""
     repair: timedelta = timedelta(minutes=10)
     """So long a lost node's place is kept for its job, and the job keeps the nodes it still has."""
+    straggler: timedelta = timedelta(minutes=10)
+    """After a slow rank has been replaced none is for so long: each time costs a change of membership, and what it was good for is to show first."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,16 @@ class HangSeen:
 
 
 @dataclass(frozen=True)
+class LagSeen:
+    """That a process has held the others up, as ``rank`` of ``generation``, and had not caught up when it was told last."""
+
+    generation: int
+    rank: int
+    own_s: float
+    others_s: float
+
+
+@dataclass(frozen=True)
 class ProcessSeen:
     """``failure`` is what user code raised inside the training function; ``last_words`` the end of its log, where it failed elsewhere."""
 
@@ -113,6 +125,7 @@ class ProcessSeen:
     device_fault: str | None = None
     """What its accelerator's driver said of it."""
     hang: HangSeen | None = None
+    lag: LagSeen | None = None
     raised: RaisedSeen | None = None
     has_started: bool = False
     """It has had a process id."""
@@ -198,6 +211,7 @@ class JobSeen:
 
     ``step`` is the one after the last that was committed. ``has_namespace``: the job may have checkpoints, of which ``checkpoint`` is the newest
     complete one. ``awaits`` nodes have been lost and are waited for, ``is_queue_behind`` if another job could use what this one holds meanwhile.
+    ``straggler_replaced_at`` is when a slow rank has been replaced last.
     """
 
     state: JobState
@@ -225,6 +239,8 @@ class JobSeen:
     awaits: int = 0
     awaits_since: datetime | None = None
     is_queue_behind: bool = False
+    replaces_stragglers: bool = False
+    straggler_replaced_at: datetime | None = None
     patience: Patience = field(default_factory=Patience)
 
     @property

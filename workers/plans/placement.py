@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from models.ids import NodeId
 from models.job.states import ProcessState
+from workers.plans import slow
 from workers.plans.job_seen import JobSeen, NodeSeen, ProcessSeen, Slot
 
 _FREE_DEATHS = 2
@@ -58,14 +59,18 @@ def cooling(seen: JobSeen, now: datetime) -> timedelta | None:
 def substitutes(seen: JobSeen, dead: list[ProcessSeen], idle: list[ProcessSeen]) -> dict[str, ProcessSeen]:
     """Who plays the ranks of the dead, by the id of the dead; those for whom nobody is left are missing.
 
-    The ranks of one lost node go to one spare node as far as possible, and a local rank stays what it was: neighbours stay neighbours.
+    The ranks of one lost node go to one spare node as far as possible, and a local rank stays what it was: neighbours stay neighbours. Whoever stands
+    by on a slow node comes last.
     """
+    bad = slow.slow_nodes(seen)
     left = sorted(idle, key=lambda process: (seen.nodes[process.node].age, process.local_rank, process.id))
     chosen: dict[str, ProcessSeen] = {}
     moved_to: dict[NodeId, NodeId] = {}
     for process in dead:
         target = moved_to.get(process.node)
-        left.sort(key=lambda one: (one.slot != process.slot, one.node != target, one.local_rank != process.local_rank))
+        left.sort(
+            key=lambda one: (one.node in bad, one.slot != process.slot, one.node != target, one.local_rank != process.local_rank)
+        )
         if not left:
             break
         chosen[process.id] = left.pop(0)
@@ -76,10 +81,12 @@ def substitutes(seen: JobSeen, dead: list[ProcessSeen], idle: list[ProcessSeen])
 def shunned(seen: JobSeen) -> frozenset[NodeId]:
     """Nodes that this job rather leaves: several of its processes have come to grief there, and hardly any elsewhere, so it is not the script.
 
-    Nobody shuns the last node there is to go to. The other way round, what fails wherever it runs is the script's fault, and no node is left for it.
+    So are those where a rank was slow, in a job that has slow ranks replaced. Nobody shuns the last node there is to go to. The other way round, what
+    fails wherever it runs is the script's fault, and no node is left for it.
     """
     grief = Counter(process.node for process in seen.processes if _came_to_grief(process))
     bad = {node for node, count in grief.items() if count > _FREE_DEATHS and count > 2 * (grief.total() - count)}
+    bad |= slow.slow_nodes(seen)
     others = [node for node in free_nodes(seen) if node.id not in bad]
     return frozenset(bad) if others else frozenset()
 

@@ -24,6 +24,7 @@ from models.job import changes
 from models.job import queries as jobs
 from models.job.plain import grace_of, is_plain
 from models.job.states import ALIVE, ENDED, JobState, ProcessState
+from models.job.stragglers import are_replaced
 from models.job.table import Generation, Job, JobProcess
 from models.move import wake
 from models.node import queries as nodes
@@ -36,6 +37,7 @@ from workers.plans import job as plans
 from workers.plans import job_seen as seen_as
 from workers.plans.decision import Decision
 from workers.plans.job_seen import Patience
+from workers.plans.stragglers import CAUSE
 from workers.reconcilers.assignments import tell
 from workers.reconcilers.job_size import Claim, elasticity, is_free_asked, is_of_use, kept_for_others
 
@@ -113,6 +115,8 @@ class JobReconciler:
             awaits=job.awaits,
             awaits_since=job.awaits_since,
             is_queue_behind=_is_waited_for(session, processes, others, nodes_seen),
+            replaces_stragglers=are_replaced(job.spec),
+            straggler_replaced_at=max((one.decided_at for one in generations if one.cause.startswith(CAUSE)), default=None),
             patience=self.patience,
         )
 
@@ -254,6 +258,7 @@ def _process_seen(process: JobProcess) -> seen_as.ProcessSeen:
         last_words=process.tail if process.exit_code not in (None, 0) else None,
         device_fault=process.device_fault,
         hang=_hang_seen(process),
+        lag=_lag_seen(process),
         raised=_raised_seen(process),
         has_started=process.pid is not None,
         exit_code=process.exit_code,
@@ -290,6 +295,13 @@ def _hang_seen(process: JobProcess) -> seen_as.HangSeen | None:
     return seen_as.HangSeen(
         told["generation"], told["step"], told["how"], told["seconds"], told["limit_s"], told["stack"], at, since
     )
+
+
+def _lag_seen(process: JobProcess) -> seen_as.LagSeen | None:
+    told = process.lag
+    if told is None or told["has_caught_up"] or told["rank"] is None:
+        return None
+    return seen_as.LagSeen(told["generation"], told["rank"], told["own_s"], told["others_s"])
 
 
 def _told(directive: Any) -> seen_as.Told:

@@ -146,6 +146,18 @@ def test_what_is_submitted_at_one_door_is_stopped_at_the_other(ours: Any, rest: 
     assert plain(ours.stop_job(JobId=other)) == plain(rest("POST", f"/v1/jobs/{other}/stop", json={}).json())
 
 
+def test_a_token_of_a_job_from_before_stragglers_could_be_replaced_still_means_that_job(
+    rest: Rest, sessions: Sessions, cluster: str
+):
+    asked = FILE | {"ClientToken": "t1"}
+    first = rest("POST", "/v1/jobs", json=asked).json()["JobId"]
+    with unit_of_work(sessions) as session:
+        job = session.get_one(Job, first)
+        job.spec = {key: value for key, value in job.spec.items() if key != "stragglers"}
+    assert rest("POST", "/v1/jobs", json=asked).json()["JobId"] == first
+    assert rest("POST", "/v1/jobs", json=asked | {"Stragglers": "replace"}).status_code == 422
+
+
 def test_a_repetition_with_the_same_token_is_the_same_job_at_either_door(ours: Any, rest: Rest, cluster: str):
     first = ours.submit_job(**FILE, ClientToken="t1")["JobId"]
     assert ours.submit_job(**FILE, ClientToken="t1")["JobId"] == first

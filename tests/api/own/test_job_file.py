@@ -15,6 +15,7 @@ from everstep import documents
 from everstep.tiers import Retention
 from models.checkpoint.policy import Policy, policy_of
 from models.errors import Invalid, Unsupported
+from models.job.stragglers import are_replaced
 
 SMALLEST = {"name": "j", "cluster": "c", "command": ["python", "train.py"], "working_dir": "/work", "replicas": 2}
 EVERYTHING = SMALLEST | {
@@ -25,6 +26,7 @@ EVERYTHING = SMALLEST | {
     "max_restarts": 0,
     "seed": 7,
     "recovery": "in-process",
+    "stragglers": "replace",
     "checkpoint": {
         "memory_every": 10,
         "durable_every": 50,
@@ -132,6 +134,9 @@ def test_keys_of_later_features_are_refused_as_not_there_yet(key: str):
         ("env", ["A=B"]),
         ("instance_groups", "workers"),
         ("recovery", "none"),
+        ("stragglers", "drop"),
+        ("stragglers", True),
+        ("stragglers", None),
         ("name", "-x"),
         ("name", "x" * 64),
         ("name", 3),
@@ -217,7 +222,18 @@ def test_any_duration_means_its_seconds(number: int, unit: str):
 
 
 def test_a_plain_job_is_taken_as_it_is_written():
-    assert job_file.read(EVERYTHING | {"recovery": "process"}).recovery == "process"
+    assert job_file.read(EVERYTHING | {"recovery": "process", "stragglers": "tell"}).recovery == "process"
+
+
+def test_slow_ranks_are_told_of_unless_the_job_file_has_them_replaced():
+    assert not are_replaced(job_file.read(SMALLEST).spec)
+    assert are_replaced(job_file.read(SMALLEST | {"stragglers": "replace"}).spec)
+    assert "stragglers: Input should be 'tell' or 'replace'" in refusal(SMALLEST | {"stragglers": "drop"})
+
+
+def test_slow_ranks_of_a_plain_job_cannot_be_replaced_and_it_is_said_what_to_do():
+    message = refusal(SMALLEST | {"recovery": "process", "stragglers": "replace"})
+    assert all(words in message for words in ("stragglers: 'replace'", "say 'tell'", "leave 'recovery' out"))
 
 
 @pytest.mark.parametrize("name", ["TORCHELASTIC_RUN_ID", "ROLE_RANK", "GROUP_WORLD_SIZE"])

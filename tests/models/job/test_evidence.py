@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from sqlalchemy import select
@@ -13,6 +13,7 @@ from models.job.table import Job, JobProcess
 from tests import rows
 
 NOW = rows.NOW
+LAG = Lag(1, 90, own_s=0.4, others_s=0.1, steps=32)
 COMPUTING = Hang(1, 7, "computing", 25.0, 20.0, "File train.py, line 7")
 
 
@@ -61,11 +62,34 @@ def test_that_a_rank_waits_wakes_the_job_and_is_no_event(session: Session, job: 
 
 
 def test_a_straggler_is_an_event_with_the_node_and_both_times(session: Session, job: Job, crew: list[JobProcess]) -> None:
-    report_straggler(session, crew[0].id, Lag(1, 90, own_s=0.4, others_s=0.1, steps=32), now=NOW)
+    report_straggler(session, crew[0].id, LAG, now=NOW)
     (event,) = told(session, "straggler")
     assert "Rank 0 holds the others up: it needs 400 ms for its part of a step, they need 100 ms" in event.description
     assert event.details["node"] == crew[0].node_id
     assert job.reconcile_at is None, "nothing is done about it"
+    assert crew[0].lag == {**asdict(LAG), "rank": 0}
+
+
+def test_a_straggler_wakes_a_job_that_has_slow_ranks_replaced(session: Session, job: Job, crew: list[JobProcess]) -> None:
+    job.spec = job.spec | {"stragglers": "replace"}
+    report_straggler(session, crew[0].id, LAG, now=NOW)
+    assert job.reconcile_at == NOW
+
+
+def test_a_straggler_that_is_told_twice_is_one_event_and_that_it_has_caught_up_another(
+    session: Session, crew: list[JobProcess]
+) -> None:
+    caught_up = replace(LAG, step=190, own_s=0.1, has_caught_up=True)
+    for lag in (LAG, LAG, caught_up, LAG):
+        report_straggler(session, crew[0].id, lag, now=NOW)
+    assert [len(told(session, name)) for name in ("straggler", "straggler caught up")] == [1, 1]
+    assert crew[0].lag["has_caught_up"] is True
+
+
+def test_the_rank_of_a_straggler_is_the_one_that_it_had_then(session: Session, job: Job, crew: list[JobProcess]) -> None:
+    changes.settle_generation(session, job, [crew[2], crew[0]], cause="second", evidence_at=None, now=NOW)
+    report_straggler(session, crew[1].id, LAG, now=NOW)
+    assert crew[1].lag["rank"] == 1
 
 
 def test_an_anomaly_is_an_event_that_says_what_the_ranks_do(session: Session, crew: list[JobProcess]) -> None:

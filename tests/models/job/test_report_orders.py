@@ -14,7 +14,7 @@ from sqlalchemy import inspect
 from sqlalchemy.orm import Session
 
 from models.job import changes, queries, reports
-from models.job.evidence import Hang, report_hung
+from models.job.evidence import Hang, Lag, report_hung, report_straggler
 from models.job.reports import Committed, Reform
 from models.job.states import ProcessState
 from models.job.table import Job
@@ -51,6 +51,10 @@ def history(job_id: str, dead: str, survivor: str, spare: str) -> dict[str, Repo
     def hung(process: str, generation: int, at_step: int, how: str, seconds: float) -> Report:
         return partial(report_hung, process_id=process, hang=Hang(generation, at_step, how, seconds, 20.0, "where"), now=NOW)
 
+    def lags(process: str, generation: int, at_step: int, *, has_caught_up: bool = False) -> Report:
+        lag = Lag(generation, at_step, 0.4, 0.1, 32, has_caught_up)
+        return partial(report_straggler, process_id=process, lag=lag, now=NOW)
+
     told: dict[str, Report] = {}
     for pid, process in enumerate((dead, survivor, spare), start=100):
         told[f"{pid} started"] = state(process, ProcessState.STARTED, pid=pid)
@@ -72,6 +76,10 @@ def history(job_id: str, dead: str, survivor: str, spare: str) -> dict[str, Repo
         "survivor waited": hung(survivor, 1, 5, "waiting", 21.0),
         "survivor computes": hung(survivor, 2, 6, "computing", 21.0),
         "survivor computes on": hung(survivor, 2, 6, "computing", 42.0),
+        "dead lags": lags(dead, 1, 4),
+        "survivor lags": lags(survivor, 1, 3),
+        "survivor has caught up": lags(survivor, 1, 5, has_caught_up=True),
+        "survivor lags again": lags(survivor, 2, 6),
         "spare finished": finished(spare),
         "survivor finished": finished(survivor),
         "spare failed": partial(reports.report_failed, process_id=spare, traceback="Boom", now=NOW),

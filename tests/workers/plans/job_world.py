@@ -16,6 +16,7 @@ from workers.plans.job_seen import (
     GiveUp,
     Halt,
     JobSeen,
+    LagSeen,
     Move,
     NodeSeen,
     ProcessSeen,
@@ -27,6 +28,7 @@ from workers.plans.job_seen import (
     Told,
     Withdraw,
 )
+from workers.plans.stragglers import CAUSE
 
 START = datetime(2031, 5, 1, tzinfo=UTC)
 
@@ -82,8 +84,10 @@ class World:
                 self.seen = replace(self.seen, processes=(*self.seen.processes, *new))
             case GiveUp(process=process, why=why):
                 self.change(process, state=ProcessState.LOST, state_since=self.now, failure=why)
-            case Publish(members=members):
+            case Publish(members=members, why=why):
                 self._publish(members)
+                if why.startswith(CAUSE):
+                    self.change_seen(straggler_replaced_at=self.now)
             case Move(new=new, why=why):
                 JOB.check(self.seen.state, new)
                 halted = self.now if JOB.is_terminal(new) else self.seen.halted_at
@@ -181,6 +185,12 @@ class World:
     def complain(self, rank: int) -> None:
         """A collective of the current generation broke in this member."""
         self.change(self.rank(rank).id, broken=self.seen.generation.number, broken_at=self.now)
+
+    def lag(self, rank: int, own_s: float = 0.4) -> ProcessSeen:
+        """A member has held the others up in most of the last steps."""
+        process = self.rank(rank)
+        self.change(process.id, lag=LagSeen(self.seen.generation.number, rank, own_s, 0.1))
+        return process
 
     def finish(self) -> None:
         for process in self.seen.generation.members:

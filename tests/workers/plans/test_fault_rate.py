@@ -44,6 +44,10 @@ def test_a_membership_that_lost_somebody_is_a_fault_and_one_that_is_published_ag
     assert faults_among([("a", "b"), ("a", "b"), ("a", "c"), ("d", "e")]) == 2
 
 
+def test_a_member_that_was_replaced_for_being_slow_is_no_fault():
+    assert faults_among([("a", "b"), ("a", "c"), ("d", "c")], {1}) == 1
+
+
 @given(st.integers(0, 10_000), st.floats(0, 1e6), st.integers(0, 10_000))
 def test_an_estimate_is_always_between_a_minute_and_a_month(faults, node_hours, nodes):
     assert timedelta(minutes=1) <= estimate(Observed(faults, node_hours), nodes).mtbf <= timedelta(days=30)
