@@ -67,6 +67,7 @@ bench: venv .venv-clients/moto-server/installed bench-peers ## measurements: eac
 	$(BIN)/python -m benchmarks.recovery
 	$(BIN)/python -m benchmarks.rescale
 	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.votes
 	$(BIN)/python -m benchmarks.reform_growth
 	$(BIN)/python -m benchmarks.coordinator
 	$(BIN)/python -m benchmarks.gpu_recovery
