@@ -87,7 +87,9 @@ class State:
             wrapper._update_process_group(group)  # noqa: SLF001, checked at import
 
     def unwrapped_parameters(self) -> list[torch.nn.Parameter]:
-        """Parameters that neither DDP nor FSDP reduces: the runtime reduces these before the vote."""
+        """Parameters that neither DDP nor FSDP reduces: the runtime reduces these before the vote. Asked for in each step."""
+        if isinstance(self.model, DistributedDataParallel):
+            return []
         reduced = {id(parameter) for wrapper in self.wrappers() for parameter in wrapper.parameters()}
         reduced |= {id(parameter) for parameter in sharding.sharded_parameters(self.model)}
         return [parameter for parameter in self.model.parameters() if id(parameter) not in reduced and parameter.requires_grad]

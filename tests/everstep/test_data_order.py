@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 
 import pytest
@@ -24,6 +25,34 @@ def test_however_consumption_is_cut_the_order_is_the_same(size: int, seed: int, 
     assert pieces == DataOrder(size, seed).indices(0, consumed)
 
 
+@given(size=st.integers(1, 300) | st.integers(1, 1 << 62), seed=seeds, consumed=st.integers(0, 1 << 40), count=st.integers(0, 12))
+def test_an_order_is_the_same_in_plain_integers(size: int, seed: int, consumed: int, count: int) -> None:
+    """What was trained in the order of an older release goes on in it."""
+    expected = [in_plain_integers(size, seed, *divmod(number, size)) for number in range(consumed, consumed + count)]
+    assert DataOrder(size, seed).indices(consumed, count) == expected
+
+
+def in_plain_integers(size: int, seed: int, epoch: int, place: int) -> int:
+    words = [hashlib.sha256(f"{seed}:{epoch}:{number}".encode()).digest()[:8] for number in range(8)]
+    keys = [int.from_bytes(word, "little") for word in words]
+    bits = max(1, (size - 1).bit_length())
+    low_bits = bits - bits // 2
+
+    def mixed(word: int) -> int:
+        word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) % (1 << 64)
+        word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) % (1 << 64)
+        return word ^ (word >> 31)
+
+    while True:
+        high, low = place >> low_bits, place % (1 << low_bits)
+        for first, second in zip(keys[::2], keys[1::2], strict=True):
+            high ^= mixed(low ^ first) % (1 << (bits // 2))
+            low ^= mixed(high ^ second) % (1 << low_bits)
+        place = (high << low_bits) | low
+        if place < size:
+            return place
+
+
 @given(size=sizes, seed=seeds, epochs=st.integers(1, 3))
 def test_every_epoch_sees_every_sample_exactly_once(size: int, seed: int, epochs: int) -> None:
     seen = Counter(DataOrder(size, seed).indices(0, size * epochs))
@@ -41,8 +70,8 @@ def test_over_any_history_of_memberships_no_sample_is_seen_twice_or_skipped(
 ) -> None:
     samples = list(range(size))
     seen: list[int] = []
+    batches = Batches(samples, global_batch=batch, seed=seed, collate=list)
     for step, world in enumerate(worlds):
-        batches = Batches(samples, global_batch=batch, seed=seed, collate=list)
         for rank in range(world):
             seen += batches.at(step * batch, rank, world)
     assert seen == DataOrder(size, seed).indices(0, batch * len(worlds))
