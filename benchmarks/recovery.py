@@ -191,20 +191,18 @@ def show(name: str, found: Any, kills: int) -> None:
 
 
 def conclude(found: dict[str, Any]) -> None:
-    """Goals and ratios."""
+    """Goals and ratios. What goes on without a substitute is compared with torchft's survivors, what has one with all of its groups together."""
     print()
     ours = {name: [kill["first step"] for kill in kills] for name, kills in found.items() if name.startswith(("bare", "whole"))}
     for name, goal in GOALS.items():
         if name in ours:
             print(f"{name}: {figures.at_most(statistics.median(ours[name]), goal)}")
-    peers = {"torchrun": (found.get("torchrun"), TIMES_TORCHRUN)}
-    if "torchft" in found:
-        peers["torchft's survivors"] = (found["torchft"].survivors, TIMES_TORCHFT)
-        peers["torchft's groups all together"] = (found["torchft"].everybody, TIMES_TORCHFT)
-    for peer, (theirs, goal) in peers.items():
-        for name, own in ours.items():
-            if theirs is not None:
-                print(f"{peer} beside {name}: {figures.times_faster(own, theirs, goal)}")
+    for name, own in ours.items():
+        if (theirs := found.get("torchrun")) is not None:
+            print(f"torchrun beside {name}: {figures.times_faster(own, theirs, TIMES_TORCHRUN)}")
+        if (peer := found.get("torchft")) is not None:
+            who, seconds = ("survivors", peer.survivors) if name.endswith("shrinks") else ("groups all together", peer.everybody)
+            print(f"torchft's {who} beside {name}: {figures.times_faster(own, seconds, TIMES_TORCHFT)}")
 
 
 def main() -> None:

@@ -2,9 +2,8 @@
 
 GROUP names it, TORCHFT_LIGHTHOUSE is where the lighthouse listens. It appends a line (Unix seconds, step, pid, participants) to FOLDER/steps-GROUP
 for each committed step. DDP's hook is repaired unless STOCK is set: as published, survivors on gloo end with an AssertionError when a peer dies.
+DDP compares the hook's annotations with types, so they must not be text.
 """
-
-from __future__ import annotations
 
 import os
 import sys
