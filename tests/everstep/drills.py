@@ -9,6 +9,7 @@ import json
 import os
 import random
 import signal
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ FIRST = 9
 """Nothing is struck before: until then a step has been saved, without which a run of which nobody is left is given up, and rightly so."""
 LIMIT_S = 60.0
 HANG_AFTER_S = 1.0 * PATIENCE
+JOIN_PATIENCE_S = 2.0 * PATIENCE
 SIZES = {"ddp": (2, 3), "manual": (2, 3), "fsdp": (2, 3), "hsdp": (2, 4)}
 IN_STEP = tuple(phase for phase in faults.STEP_PHASES if phase != "save")
 EVENTS = (
@@ -216,7 +218,11 @@ class Drill(Plane):
 
     async def _do_without(self, job: Job, report: HungReport) -> None:
         name = report.process
-        is_late = report.how is not Hung.FROZEN and report.generation not in {0, len(job.generations)}
+        newest = len(job.generations)
+        is_late = report.how is not Hung.FROZEN and report.generation not in {0, newest}
+        is_late = (
+            is_late and time.time() - job.published_at[newest] < JOIN_PATIENCE_S
+        )  # whoever hung as a spare does not join either
         if name not in job.placed or name not in job.members or is_late:
             return
         if job.ready and all(member in job.placed for member in job.members):
@@ -277,16 +283,20 @@ def samples_of(line: dict[str, Any]) -> list[int]:
 
 
 def check_nothing_was_lost(job: Job, attempts: dict[int, set[int]]) -> None:
-    """Who has held the state and is a member still has it: so nothing is read, and no committed step is trained again."""
+    """Who has held the state and has been a member ever since still has it: so nothing is read, and no committed step is trained again.
+
+    The state of who stands aside ages, and is gone when a newer one begins to come in.
+    """
     holders: set[str] = set()
     is_whole = True
     for generation in job.generations:
         reports = [report for report in job.reformed if report.generation == generation.number]
+        members = {member.process for member in generation.members}
         if any(report.source in {Source.STORE, Source.MEMORY} for report in reports):
             is_whole = False
-            survivors = {member.process for member in generation.members} & holders
+            survivors = members & holders
             assert not survivors, f"generation {generation.number} has read a checkpoint, and {survivors} held the state"
-        holders |= {report.process for report in reports}
+        holders = (holders | {report.process for report in reports}) & members
     again = {step: found for step, found in attempts.items() if len(found) > 1}
     assert not again or not is_whole, f"committed steps were trained again: {again}"
 
