@@ -72,6 +72,21 @@ def options_of(words: str | None, numbers: dict[str, int], parts: Sequence[str],
     return options
 
 
+def options_of_ranks(
+    words: str | None, ranks: Sequence[int], quick: Sequence[int], **counts: tuple[int, int]
+) -> argparse.Namespace:
+    """As ``parser``, with ``--ranks`` as a list, and ``--NAME`` for each of the counts: how many, and how many with ``--quick``."""
+    made = parser(words)
+    made.add_argument("--ranks", default="", help="numbers, with commas between")
+    for name, (many, few) in counts.items():
+        made.add_argument(f"--{name}", type=int, help=f"{many}, and {few} with --quick, unless said")
+    options = made.parse_args()
+    options.ranks = [int(one) for one in options.ranks.split(",")] if options.ranks else list(quick if options.quick else ranks)
+    for name, (many, few) in counts.items():
+        setattr(options, name, getattr(options, name) or (few if options.quick else many))
+    return options
+
+
 def write(options: argparse.Namespace, found: dict[str, Any]) -> None:
     if options.json:
         options.json.write_text(json.dumps(found, indent=2, default=str))

@@ -9,7 +9,6 @@ that with twice the ranks each has half of them: times here are an upper bound o
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import math
 import os
@@ -84,7 +83,7 @@ def exponent(rows: list[dict[str, float]], name: str) -> float:
 
 
 def main() -> None:
-    options = _options()
+    options = figures.options_of_ranks(__doc__, RANKS, QUICK, kills=(3, 1))
     environment, rows = figures.environment(), []
     print(f"SIGKILL of a rank: milliseconds from the decision, medians of {options.kills} kills\n{figures.told(environment)}\n")
     print("  ranks   agreed  grouped  transferred  first step   with other ranks   with rendezvous")
@@ -101,16 +100,6 @@ def main() -> None:
     for phase, power in powers.items():
         print(f"{phase} ~ ranks^{power:.2f}: {'sub-linear' if power < 1 else 'NOT sub-linear'}")
     figures.write(options, {"environment": environment, "rows": rows, "exponents": powers})
-
-
-def _options() -> argparse.Namespace:
-    parser = figures.parser(__doc__)
-    parser.add_argument("--ranks", default="", help="numbers, with commas between")
-    parser.add_argument("--kills", type=int, default=3)
-    options = parser.parse_args()
-    options.ranks = [int(one) for one in options.ranks.split(",")] if options.ranks else list(QUICK if options.quick else RANKS)
-    options.kills = 1 if options.quick else options.kills
-    return options
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ what the slowest rank took. All ranks share this machine's processors: hosts of 
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from typing import Any
@@ -78,7 +77,7 @@ def measured(size: int, rounds: int) -> dict[str, float]:
 
 
 def main() -> None:
-    options = _options()
+    options = figures.options_of_ranks(__doc__, RANKS, QUICK, rounds=(40, 10))
     environment, rows = figures.environment(), []
     print(f"what {len(NUMBERS)} numbers of every rank take until all know their sums, ms; medians of {options.rounds}")
     print(f"{figures.told(environment)}\n\n  ranks   gloo's all-reduce   vote   times as long")
@@ -88,16 +87,6 @@ def main() -> None:
         theirs, ours = (found[kind] * 1e3 for kind in KINDS)
         print(f"  {size:5d} {theirs:19.2f} {ours:6.2f} {theirs / ours:15.1f}")
     figures.write(options, {"environment": environment, "rows": rows})
-
-
-def _options() -> argparse.Namespace:
-    made = figures.parser(__doc__)
-    made.add_argument("--ranks", default="", help="numbers, with commas between")
-    made.add_argument("--rounds", type=int, default=40)
-    options = made.parse_args()
-    options.ranks = [int(one) for one in options.ranks.split(",")] if options.ranks else list(QUICK if options.quick else RANKS)
-    options.rounds = 10 if options.quick else options.rounds
-    return options
 
 
 if __name__ == "__main__":

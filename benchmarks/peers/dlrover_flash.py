@@ -17,7 +17,6 @@ from dlrover.trainer.torch.flash_checkpoint.checkpointer import StorageType
 from dlrover.trainer.torch.flash_checkpoint.ddp import DdpCheckpointer
 from same_bytes import Ranks
 
-
 SAVER = "from dlrover.trainer.torch.flash_checkpoint.engine import start_async_save; start_async_save()"
 
 

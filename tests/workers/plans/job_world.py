@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
@@ -10,6 +11,7 @@ from models.ids import NodeId, ProcessId
 from models.job.states import JOB, PROCESS, JobState, ProcessState
 from workers.plans.job import plan
 from workers.plans.job_seen import (
+    Action,
     Await,
     CountRestarts,
     GenerationSeen,
@@ -250,3 +252,21 @@ def training(**more) -> World:
 
 def told(*nodes: str) -> tuple[Told, ...]:
     return tuple(Told(NodeId(node), is_delivered=True) for node in nodes)
+
+
+def published(actions: Iterable[Action]) -> list[Publish]:
+    return [action for action in actions if isinstance(action, Publish)]
+
+
+def nodes_of(here: World) -> list[str]:
+    """Where the members of the newest generation are."""
+    return [here.process(process).node for process in here.seen.generation.members]
+
+
+def settle(here: World, seconds: float = 8.0) -> None:
+    """Agents and plan work for a while."""
+    for _ in range(int(seconds * 2)):
+        here.look()
+        here.work()
+        here.now += timedelta(seconds=0.5)
+    here.look()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from everstep.notices import LEAVING_CAUSE
 from models.job.states import JobState, ProcessState
-from tests.workers.plans.job_world import World, training, world
+from tests.workers.plans.job_world import World, nodes_of, published, settle, training, world
 from workers.plans.job import plan
 from workers.plans.job_seen import CheckpointSeen, GiveUp, Publish, Say, Start
 
@@ -23,23 +23,6 @@ def notice(here: World, node: str, within: timedelta | None = SOON) -> None:
 
 def withdraw(here: World, node: str) -> None:
     here.change_node(node, leave_by=None, leave_why=None, is_held=False)
-
-
-def published(actions) -> list[Publish]:
-    return [action for action in actions if isinstance(action, Publish)]
-
-
-def nodes_of(here: World) -> list[str]:
-    return [here.process(process).node for process in here.seen.generation.members]
-
-
-def settle(here: World, seconds: float = 8.0) -> None:
-    """Agents and plan work for a while."""
-    for _ in range(int(seconds * 2)):
-        here.look()
-        here.work()
-        here.now += timedelta(seconds=0.5)
-    here.look()
 
 
 def test_a_ready_spare_takes_the_rank_at_once_and_the_process_that_left_is_released_when_it_holds_the_state():

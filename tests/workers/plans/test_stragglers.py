@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from models.job.elastic import ElasticPolicy
 from models.job.states import JobState, ProcessState
-from tests.workers.plans.job_world import World, training
+from tests.workers.plans.job_world import World, nodes_of, published, settle, training
 from workers.plans import placement
 from workers.plans.evidence import faults
 from workers.plans.job import plan
@@ -23,23 +23,6 @@ PERIOD = training().seen.patience.straggler
 
 def replacing(**more) -> World:
     return training(replaces_stragglers=True, **more)
-
-
-def published(actions) -> list[Publish]:
-    return [action for action in actions if isinstance(action, Publish)]
-
-
-def nodes_of(here: World) -> list[str]:
-    return [here.process(process).node for process in here.seen.generation.members]
-
-
-def settle(here: World, rounds: int = 16) -> None:
-    """Agents and plan work for a while."""
-    for _ in range(rounds):
-        here.look()
-        here.work()
-        here.now += timedelta(seconds=0.5)
-    here.look()
 
 
 def test_a_ready_spare_takes_the_slow_rank_and_the_cause_says_which_how_slow_and_who():
