@@ -19,9 +19,9 @@ import torch.distributed as dist
 from . import settings
 from .escapes import OPERATION_TIMEOUT, Escape
 from .groups import GuardedGroup
+from .python_group import BACKEND
 from .unwind import Unwind
 
-BACKEND = "everstep"
 CONSTRUCTION_TIMEOUT = timedelta(seconds=5)
 _POLL_S = 0.002
 _GLOO_THREADS = 2

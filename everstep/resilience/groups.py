@@ -27,6 +27,7 @@ from everstep.errors import GroupRetired
 from .effort import EFFORT
 from .escapes import Departure, Escape, failure
 from .promises import promise
+from .python_group import PythonGroup
 
 SLICE = timedelta(milliseconds=20)
 
@@ -152,16 +153,15 @@ class _ThreadWait:
         return True
 
 
-class GuardedGroup(dist.ProcessGroup):
+class GuardedGroup(PythonGroup):
     """A process group of one generation. ``inner`` does the work; this object decides how long anybody waits for it."""
 
     def __init__(self, inner: dist.ProcessGroup, rank: int, size: int, escape: Escape) -> None:
-        super().__init__(rank, size)  # type: ignore[call-arg]  # torch's stub lacks this form
+        super().__init__(rank, size)
         self.escape = escape
         self._inner: dist.ProcessGroup | None = inner
         self._rank = rank
         self._size = size
-        self._name = ""
         self._pending: dict[int, dist.Work] = {}
         self._on_device: dist.Work | None = None
 
@@ -170,26 +170,6 @@ class GuardedGroup(dist.ProcessGroup):
 
     def size(self) -> int:
         return self._size
-
-    getRank = rank  # noqa: N815, the C++ side looks these names up
-    getSize = size  # noqa: N815
-
-    def getBackendName(self) -> str:  # noqa: N802, the C++ side looks this name up
-        return "everstep"
-
-    def _set_group_name(self, name: str) -> None:
-        self._name = name
-
-    def _set_group_desc(self, name: str) -> None:
-        """Torch describes groups for its flight recorder, which a Python group has not."""
-
-    @property
-    def group_name(self) -> str:  # type: ignore[override]
-        return self._name
-
-    @property
-    def group_desc(self) -> str:
-        return self._name
 
     def _get_backend(self, device: torch.device) -> Any:
         return self._live()._get_backend(device)  # noqa: SLF001

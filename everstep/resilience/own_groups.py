@@ -18,20 +18,20 @@ from torch.distributed import distributed_c10d
 
 from everstep.errors import EverstepError, GroupRetired
 
-from .construction import BACKEND, Wanted
+from .construction import Wanted
 from .groups import COLLECTIVES, GuardedGroup
+from .python_group import BACKEND, PythonGroup
 
 Chooser = Callable[[int, int], Sequence[int]]
 """(rank, world size) -> the ranks of the group that this rank is in, in order; the same from each of them. Empty: in none."""
 Ranks = Sequence[int] | Chooser | None
 
 
-class StableGroup(dist.ProcessGroup):
+class StableGroup(PythonGroup):
     """The same object for ever. ``rank()`` and ``size()`` are those of now; -1 and 0 in a rank that is not in it."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(0, 1)  # type: ignore[call-arg]  # torch's stub lacks this form
-        self._name = name
+        super().__init__(0, 1, name)
         self._now: GuardedGroup | None = None
 
     def fill(self, group: GuardedGroup | None) -> None:
@@ -42,26 +42,6 @@ class StableGroup(dist.ProcessGroup):
 
     def size(self) -> int:
         return self._now.size() if self._now is not None else 0
-
-    getRank = rank  # noqa: N815, the C++ side looks these names up
-    getSize = size  # noqa: N815
-
-    def getBackendName(self) -> str:  # noqa: N802, the C++ side looks this name up
-        return BACKEND
-
-    def _set_group_name(self, name: str) -> None:
-        """It has the name with which it was made."""
-
-    def _set_group_desc(self, name: str) -> None:
-        """Torch describes groups for its flight recorder, which a Python group has not."""
-
-    @property
-    def group_name(self) -> str:  # type: ignore[override]
-        return self._name
-
-    @property
-    def group_desc(self) -> str:
-        return self._name
 
     def _get_backend(self, device: torch.device) -> Any:
         return self.current()._get_backend(device)  # noqa: SLF001
