@@ -118,7 +118,8 @@ def report_steps(session: Session, cluster_id: ClusterId, told: Sequence[Held | 
     """That these steps are told of: makes and locks those that the reports will change, in one order, before the first is taken in.
 
     Without this two nodes that tell of the same steps in another order wait for each other, and whoever asks for a step waits for both. A step that is known
-    as what is told of it is not locked: a save of a thousand nodes would be taken in by one after the other.
+    as what is told of it is only kept from being removed, which many do at once: a save of a thousand nodes would else be taken in by one after the other, and
+    a step that was removed after this look would be made anew out of order.
     """
     names = {one.namespace for one in told}
     owned = set(
@@ -128,13 +129,7 @@ def report_steps(session: Session, cluster_id: ClusterId, told: Sequence[Held | 
             .where(CheckpointNamespace.name.in_(names), Job.cluster_id == cluster_id)
         )
     )
-    mine = {checkpoint_id(one.namespace, one.step): one for one in told if one.namespace in owned}
-    if not mine:
-        return
-    fresh = [_fresh(one.namespace, one.step, one.save, _NEVER, now) for _, one in sorted(mine.items()) if _makes_a_step(one)]
-    if fresh:
-        session.execute(insert(CheckpointStep).values(fresh).on_conflict_do_nothing())
-    known = {row.id: row for row in session.scalars(select(CheckpointStep).where(CheckpointStep.id.in_(mine)))}
+    known = _kept(session, [one for one in told if one.namespace in owned], now)
     changed = [
         checkpoint_id(one.namespace, one.step)
         for one in told
@@ -142,6 +137,21 @@ def report_steps(session: Session, cluster_id: ClusterId, told: Sequence[Held | 
     ]
     if changed:
         session.scalars(locked(select(CheckpointStep).where(CheckpointStep.id.in_(changed)).order_by(CheckpointStep.id))).all()
+
+
+def _kept(session: Session, told: Sequence[Held | Durable], now: datetime) -> dict[CheckpointId, CheckpointStep]:
+    """The steps that are told of, made if need be, and held so that nobody removes them before this transaction ends."""
+    ids = {checkpoint_id(one.namespace, one.step) for one in told}
+    makers = {checkpoint_id(one.namespace, one.step): one for one in told if _makes_a_step(one)}
+    fresh = {id_: _fresh(one.namespace, one.step, one.save, _NEVER, now) for id_, one in sorted(makers.items())}
+    wanted = select(CheckpointStep).where(CheckpointStep.id.in_(ids)).order_by(CheckpointStep.id)
+    while ids:
+        if fresh:
+            session.execute(insert(CheckpointStep).values([*fresh.values()]).on_conflict_do_nothing())
+        known = {row.id: row for row in session.scalars(wanted.with_for_update(read=True, key_share=True))}
+        if fresh.keys() <= known.keys():
+            return known
+    return {}
 
 
 def report_copies(session: Session, node: Node, held: Held, *, now: datetime) -> None:

@@ -24,7 +24,7 @@ from models.node import queries as nodes
 from models.session import Sessions, unit_of_work
 from tests import rows
 
-SEEDS = (1, 2)
+SEEDS = (1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 33)))
 NODES = 4
 STEPS = range(1, 7)
 ROUNDS = 25
