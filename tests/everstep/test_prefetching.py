@@ -17,7 +17,8 @@ from tests.everstep.plane import Job, Plane, script_launch
 from tests.everstep.scripts import tokens
 from tests.everstep.test_resizing import LIMIT_S, SCRIPT, notes_of
 
-STEPS = 24
+STEPS = 80
+"""Some seconds: the spare is to be ready while they are trained."""
 
 
 async def killed_once(folder: Path) -> tuple[Job, int]:
