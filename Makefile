@@ -16,10 +16,6 @@ define PACKAGES
 import sysconfig; print(sysconfig.get_path("purelib"))
 endef
 
-# What failed beside others is tried once more by itself, and both are told: a test that fails only beside others is to be mended, but is no reason
-# to turn a change away. Where nothing is known to have failed, as after a crash, this fails too.
-AGAIN = $(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(PYTEST_ARGS)
-
 # pip's own cache is of no use to a user who may not write it, and its notices are noise.
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
@@ -31,8 +27,8 @@ demo: venv ## the main job, end to end, on this machine
 
 test: venv $(OLDEST) ## the whole default test suite: three at a time what waits for most of its time, and then, on one stack, what needs a whole one
 	failed=0; \
-	$(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder --ignore tests/system $(PYTEST_ARGS) || $(AGAIN) || failed=1; \
-	$(BIN)/python -m pytest tests/system $(PYTEST_ARGS) || $(AGAIN) || failed=1; \
+	$(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder --ignore tests/system $(PYTEST_ARGS) || failed=1; \
+	$(BIN)/python -m pytest tests/system $(PYTEST_ARGS) || failed=1; \
 	exit $$failed
 
 test-botocore: venv ## the wire suite with the oldest botocore that is supported, and with the newest on the index
