@@ -141,17 +141,18 @@ def report_steps(session: Session, cluster_id: ClusterId, told: Sequence[Held | 
 
 def _kept(session: Session, told: Sequence[Held | Durable], now: datetime) -> dict[CheckpointId, CheckpointStep]:
     """The steps that are told of, made if need be, and held so that nobody removes them before this transaction ends."""
+    if not told:
+        return {}
     ids = {checkpoint_id(one.namespace, one.step) for one in told}
     makers = {checkpoint_id(one.namespace, one.step): one for one in told if _makes_a_step(one)}
     fresh = {id_: _fresh(one.namespace, one.step, one.save, _NEVER, now) for id_, one in sorted(makers.items())}
     wanted = select(CheckpointStep).where(CheckpointStep.id.in_(ids)).order_by(CheckpointStep.id)
-    while ids:
+    while True:
         if fresh:
             session.execute(insert(CheckpointStep).values([*fresh.values()]).on_conflict_do_nothing())
         known = {row.id: row for row in session.scalars(wanted.with_for_update(read=True, key_share=True))}
         if fresh.keys() <= known.keys():
             return known
-    return {}
 
 
 def report_copies(session: Session, node: Node, held: Held, *, now: datetime) -> None:

@@ -19,6 +19,7 @@ from everstep.errors import CollectiveFailed, GroupRetired
 from everstep.resilience.construction import Construction
 from everstep.resilience.fence import Fence
 from everstep.resilience.groups import GuardedGroup
+from everstep.resilience.promises import promise
 from everstep.resilience.unwind import Unwind
 
 TRIALS = 120
@@ -123,6 +124,34 @@ def test_a_future_fails_as_a_cpp_error_when_its_collective_is_left() -> None:
         escape.superseded = True
         with pytest.raises(RuntimeError, match="collective failed"):
             future.wait()
+
+
+class Lost:
+    """A collective of which gloo has lost the completion."""
+
+    def __init__(self, escape: Escape) -> None:
+        self.escape = escape
+        self.inner: Any = self
+        self.future: torch.futures.Future[Any] = torch.futures.Future()
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        return self.future
+
+    def end(self) -> None:
+        """Nothing follows it."""
+
+
+def test_a_future_whose_completion_is_lost_is_left_when_a_newer_generation_comes() -> None:
+    escape = Escape(Fence())
+    lost = Lost(escape)
+    future = promise(lost)
+    escape.superseded = True
+    with pytest.raises(RuntimeError, match="collective failed: Unwind"):
+        future.wait()
+    lost.future.set_result(None)  # it comes late, and changes nothing
+    with pytest.raises(RuntimeError, match="collective failed: Unwind"):
+        future.wait()
+    assert len(escape.messages) == 1
 
 
 def test_a_future_holds_what_the_collective_made() -> None:

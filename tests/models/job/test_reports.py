@@ -127,6 +127,21 @@ def test_a_generation_is_formed_exactly_when_its_last_member_has_its_state(
     assert sorted(generation.reports) == ["0", "1"]
 
 
+def test_a_member_that_joins_wakes_its_job_when_it_is_the_last_or_speaks_of_an_older_generation(
+    session: Session, job: Job, crew: list[JobProcess]
+) -> None:
+    job.reconcile_at = None
+    reports.report_reformed(session, crew[1].id, reform(1), now=NOW)
+    assert job.reconcile_at is None
+    reports.report_reformed(session, crew[0].id, reform(0), now=NOW + SECOND)
+    assert job.reconcile_at == NOW + SECOND
+    for _ in range(2):
+        changes.settle_generation(session, job, crew[:2], cause="again", evidence_at=None, now=NOW)
+    job.reconcile_at = None
+    reports.report_reformed(session, crew[0].id, reform(0, generation=2), now=NOW)
+    assert job.reconcile_at == NOW, "it may be the only one that holds the state"
+
+
 def test_only_the_member_of_a_rank_may_speak_for_it(session: Session, job: Job, crew: list[JobProcess]) -> None:
     reports.report_reformed(session, crew[2].id, reform(0), now=NOW)
     reports.report_reformed(session, crew[0].id, reform(1), now=NOW)
