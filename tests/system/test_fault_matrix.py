@@ -148,7 +148,7 @@ def taints(health: dict[str, Any]) -> list[tuple[str, str]]:
 def an_xid_that_replaces(world: World, *, has_job: bool) -> None:
     """CP-8. Label, taint, condition and event are there at once; the work leaves, and another host takes the place."""
     world.strike("xid", code=74, device=1)
-    marked = until("the label", lambda: (found := world.health())["labels"].get(HEALTH) != "Schedulable" and found, SOON_S)
+    marked = until("the label", lambda: (found := world.health(world.target))["labels"].get(HEALTH) != "Schedulable" and found, SOON_S)
     assert marked["labels"][HEALTH] == "UnschedulablePendingReplacement"
     assert TAINT in taints(marked)
     assert [(one["code"], one["fault_class"]) for one in marked["conditions"]][:1] == [("xid:74", "replace")]
@@ -164,7 +164,7 @@ def an_xid_that_reboots(world: World, *, has_job: bool) -> None:
     """CP-9. The same host, started anew."""
     ran = processes(world.target)
     world.strike("xid", code=73)
-    until("the label", lambda: world.health()["labels"].get(HEALTH) == "UnschedulablePendingReboot", SOON_S)
+    until("the label", lambda: world.health(world.target)["labels"].get(HEALTH) == "UnschedulablePendingReboot", SOON_S)
     if has_job:
         world.await_handed_over()
     until("every process is another one", lambda: (now := processes(world.target)) and not ran & now, 60)
@@ -183,16 +183,20 @@ def an_xid_of_the_program(world: World, *, has_job: bool) -> None:
 
 
 def a_notice_that_is_withdrawn(world: World, *, has_job: bool) -> None:
-    """Taint and reason are there at once, the rank leaves before the deadline, and the node is free again when the notice is taken back."""
+    """Taint and reason are there at once, the rank leaves before the deadline, and the node is free again when the notice is taken back.
+
+    Asked for by its own id: its place is another host's as soon as the notice stands, and its own again afterwards.
+    """
     world.strike("spot-notice", seconds=300)
-    told = until("it is to be left", lambda: (found := world.health())["leave_why"] and found, SOON_S)
+    told = until("it is to be left", lambda: (found := world.health(world.target))["leave_why"] and found, SOON_S)
     assert TAINT in taints(told)
     assert told["leave_by"]
     if has_job:
         world.await_handed_over()
     world.stack.rest.delete(f"/v1/faults/{world.fault_id}")
-    until("it need not be left", lambda: world.health()["leave_why"] is None, SOON_S)
-    until("it is free", lambda: TAINT not in taints(world.health()), SOON_S)
+    until("it need not be left", lambda: world.health(world.target)["leave_why"] is None, SOON_S)
+    until("it is free", lambda: TAINT not in taints(world.health(world.target)), SOON_S)
+    until("it has its place again", lambda: world.health()["instance_id"] == world.target, SOON_S)
 
 
 def a_host_that_is_taken_back(world: World, *, has_job: bool) -> None:
