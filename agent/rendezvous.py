@@ -8,27 +8,30 @@ Wire: newline-delimited JSON, one request at a time on a connection; values are 
     {"op": "open", "job": …, "generation": …, "token": …}      once, first
     {"op": "set", "key": …, "value": …}                        {"op": "get", "key": …}           waits for the key
     {"op": "add", "key": …, "amount": …}                       {"op": "wait", "keys": […]}       waits for all
-    {"op": "check", "keys": […]}   {"op": "delete", "key": …}  {"op": "collect", "prefix": …, "count": …}  waits for so many
+    {"op": "check", "keys": […]}   {"op": "delete", "key": …}
+    {"op": "gather", "name": …, "rank": …, "count": …, "value": {…}}      lays a value, waits for so many, and is told all in order of rank
+    {"op": "meet", "name": …, "rank": …, "count": …}                      the same for members who have nothing to tell
 
-``collect`` with ``"packed": true`` answers a text: base64 of the zlib-packed JSON object.
-Answers: {"value": …} or {"error": "refused" | "superseded" | "unknown-operation", "message": …}.
+Answers: {"value": …} or {"error": "refused" | "superseded" | "unknown-operation", "message": …}; to ``gather`` {"bytes": n}, and after that line
+n bytes, as ``everstep.gathered`` packs them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import hmac
 import json
-import zlib
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from everstep.gathered import pack
 from everstep.protocol import Generation
 
 _LONGEST_LINE = 1 << 20
 _MOST_KEYS = 100_000
+_MOST_GATHERINGS = 100
 _BACKLOG = 4096
 """All members of a generation come at once."""
 OPEN_PATIENCE_S = 10.0
@@ -46,6 +49,47 @@ class _UnknownOperation(Exception):
     code = "unknown-operation"
 
 
+class _Gathering:
+    """What the members lay under one name. Whoever waits is woken once, when all are there, and all are told the same bytes."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._laid: dict[int, dict[str, Any]] = {}
+        self._waiting: list[asyncio.Future[None]] = []
+        self._told: bytes | None = None
+
+    def lay(self, rank: int, value: dict[str, Any]) -> None:
+        self._laid[rank] = value
+        self._told = None
+        if self.is_whole:
+            self.wake()
+
+    @property
+    def is_whole(self) -> bool:
+        return len(self._laid) == self.count
+
+    def wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        _wake(waiting)
+
+    def waiting(self) -> list[asyncio.Future[None]]:
+        return self._waiting
+
+    def told(self) -> _Line:
+        """A whole answer. Raises ValueError when what was laid is not alike."""
+        if self._told is None:
+            packed = pack([self._laid[rank] for rank in sorted(self._laid)])
+            self._told = _encoded({"bytes": len(packed)}) + packed
+        return _Line(self._told)
+
+
+@dataclass(frozen=True)
+class _Line:
+    """An answer as it is written."""
+
+    encoded: bytes
+
+
 class _Space:
     """The keys of one generation of one job.
 
@@ -55,33 +99,22 @@ class _Space:
     def __init__(self, token: str) -> None:
         self.token = token
         self._values: dict[str, str] = {}
-        self._collected: dict[str, dict[str, str]] = {}
-        """By each prefix that has been asked for."""
-        self._packed: dict[str, str] = {}
+        self._gatherings: dict[str, _Gathering] = {}
         self._for_keys: dict[str, list[asyncio.Future[None]]] = {}
-        self._for_counts: dict[str, dict[int, list[asyncio.Future[None]]]] = {}
         self._is_dropped = False
 
     def drop(self) -> None:
         self._is_dropped = True
         for waiting in self._for_keys.values():
             _wake(waiting)
-        for counts in self._for_counts.values():
-            for waiting in counts.values():
-                _wake(waiting)
+        for gathering in self._gatherings.values():
+            gathering.wake()
 
     def set(self, key: str, value: str) -> None:
         if len(self._values) >= _MOST_KEYS:
             raise _Refused
         self._values[key] = value
         _wake(self._for_keys.pop(key, []))
-        for prefix, collected in self._collected.items():
-            if key.startswith(prefix):
-                collected[key[len(prefix) :]] = value
-                self._packed.pop(prefix, None)
-                counts = self._for_counts.get(prefix, {})
-                for count in [count for count in counts if len(collected) >= count]:
-                    _wake(counts.pop(count))
 
     def add(self, key: str, amount: int) -> int:
         total = int(self._values.get(key, "0")) + amount
@@ -89,27 +122,10 @@ class _Space:
         return total
 
     def delete(self, key: str) -> bool:
-        for prefix, collected in self._collected.items():
-            if key.startswith(prefix):
-                collected.pop(key[len(prefix) :], None)
-                self._packed.pop(prefix, None)
         return self._values.pop(key, None) is not None
 
     def holds(self, keys: list[str]) -> bool:
         return all(key in self._values for key in keys)
-
-    def with_prefix(self, prefix: str) -> dict[str, str]:
-        if prefix not in self._collected:
-            named = {key[len(prefix) :]: value for key, value in self._values.items() if key.startswith(prefix)}
-            self._collected[prefix] = named
-        return self._collected[prefix]
-
-    def packed(self, prefix: str) -> str:
-        """The same, once for all who ask: cards are much alike, and packed they take a fiftieth."""
-        if prefix not in self._packed:
-            told = json.dumps(self.with_prefix(prefix)).encode()
-            self._packed[prefix] = base64.b64encode(zlib.compress(told, 1)).decode()
-        return self._packed[prefix]
 
     def value(self, key: str) -> str:
         return self._values[key]
@@ -118,9 +134,18 @@ class _Space:
         while missing := [key for key in keys if key not in self._values]:
             await self._wait(self._for_keys.setdefault(missing[0], []))
 
-    async def until_counted(self, prefix: str, count: int) -> None:
-        while len(self.with_prefix(prefix)) < count:
-            await self._wait(self._for_counts.setdefault(prefix, {}).setdefault(count, []))
+    async def gather(self, name: str, rank: int, count: int, value: dict[str, Any]) -> _Gathering:
+        """Waits until all have laid theirs."""
+        if len(self._gatherings) >= _MOST_GATHERINGS and name not in self._gatherings:
+            raise _Refused
+        gathering = self._gatherings.setdefault(name, _Gathering(count))
+        if gathering.count != count or not 0 <= rank < count:
+            message = f"rank {rank} of {count} at {name!r}, where {gathering.count} meet"
+            raise _Refused(message)
+        gathering.lay(rank, value)
+        while not gathering.is_whole:
+            await self._wait(gathering.waiting())
+        return gathering
 
     async def _wait(self, waiting: list[asyncio.Future[None]]) -> None:
         if not self._is_dropped:
@@ -210,12 +235,12 @@ class Rendezvous:
                     value: Any = True
                 else:
                     value = await _OPERATIONS.get(str(request.get("op")), _unknown)(space, request)
-                answer = {"value": value}
+                answer = value.encoded if isinstance(value, _Line) else _encoded({"value": value})
             except (_Refused, _Superseded, _UnknownOperation) as refusal:
-                answer = {"error": refusal.code, "message": str(refusal)}
+                answer = _encoded({"error": refusal.code, "message": str(refusal)})
             except (ValueError, KeyError, TypeError, AttributeError) as mistake:
-                answer = {"error": "refused", "message": f"not a request: {mistake!r}"}
-            writer.write(json.dumps(answer).encode() + b"\n")
+                answer = _encoded({"error": "refused", "message": f"not a request: {mistake!r}"})
+            writer.write(answer)
             await writer.drain()
             if space is None:
                 return
@@ -236,6 +261,10 @@ class Rendezvous:
         return space
 
 
+def _encoded(answer: dict[str, Any]) -> bytes:
+    return json.dumps(answer).encode() + b"\n"
+
+
 async def _set(space: _Space, request: dict[str, Any]) -> bool:
     space.set(str(request["key"]), str(request["value"]))
     return True
@@ -253,10 +282,17 @@ async def _wait(space: _Space, request: dict[str, Any]) -> bool:
     return True
 
 
-async def _collect(space: _Space, request: dict[str, Any]) -> dict[str, str] | str:
-    prefix, count = str(request["prefix"]), int(request["count"])
-    await space.until_counted(prefix, count)
-    return space.packed(prefix) if request.get("packed") is True else space.with_prefix(prefix)
+async def _gather(space: _Space, request: dict[str, Any]) -> _Line:
+    return (await _met(space, request, dict(request["value"]))).told()
+
+
+async def _meet(space: _Space, request: dict[str, Any]) -> bool:
+    await _met(space, request, {})
+    return True
+
+
+async def _met(space: _Space, request: dict[str, Any], value: dict[str, Any]) -> _Gathering:
+    return await space.gather(str(request["name"]), int(request["rank"]), int(request["count"]), value)
 
 
 async def _add(space: _Space, request: dict[str, Any]) -> int:
@@ -280,7 +316,8 @@ _OPERATIONS: dict[str, Callable[[_Space, dict[str, Any]], Awaitable[Any]]] = {
     "set": _set,
     "get": _get,
     "wait": _wait,
-    "collect": _collect,
+    "gather": _gather,
+    "meet": _meet,
     "add": _add,
     "check": _check,
     "delete": _delete,

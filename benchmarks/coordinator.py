@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import base64
 import contextlib
 import json
 import math
@@ -25,7 +24,6 @@ import statistics
 import sys
 import tempfile
 import time
-import zlib
 from asyncio.subprocess import PIPE
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -34,6 +32,7 @@ from typing import Any
 
 from agent.rendezvous import Rendezvous
 from benchmarks import figures
+from everstep.gathered import unpack
 from everstep.protocol import Generation, Member
 from everstep.resilience.agreement import Card, agree
 from models.ids import NodeId, ProcessId
@@ -99,11 +98,11 @@ def planned(members: int) -> list[float]:
 
 @dataclass(frozen=True)
 class Met:
-    """``sent`` are the bytes that a member was sent, ``cards`` is the packed text of all cards."""
+    """``sent`` are the bytes that a member was sent, ``cards`` is what it was told of all cards, packed."""
 
     seconds: float
     sent: float
-    cards: str
+    cards: bytes
 
 
 def cards_of(members: int) -> list[Card]:
@@ -129,9 +128,9 @@ def cards_of(members: int) -> list[Card]:
 def meet(members: int) -> Met:
     """Raises TimeoutError when not everybody has met in time."""
     with tempfile.TemporaryDirectory(prefix="coordinator-") as folder:
-        Path(folder, "cards.json").write_text(json.dumps([card.to_json() for card in cards_of(members)]))
+        Path(folder, "cards.json").write_text(json.dumps([card.to_wire() for card in cards_of(members)]))
         seconds, sent = asyncio.run(_meet(folder))
-        return Met(seconds, sent / members, Path(folder, "packed-0").read_text())
+        return Met(seconds, sent / members, Path(folder, "packed-0").read_bytes())
 
 
 async def _meet(folder: str) -> tuple[float, int]:
@@ -174,13 +173,12 @@ def _pipe(stream: Any) -> Any:
     return stream
 
 
-def agreed(members: int, packed: str) -> list[float]:
+def agreed(members: int, packed: bytes) -> list[float]:
     """Seconds of one member; all decide alike."""
     seconds = []
     for _ in range(REPEATS):
         began = time.perf_counter()
-        told = json.loads(zlib.decompress(base64.b64decode(packed)))
-        agreement = agree(tuple(Card.from_json(told[key]) for key in sorted(told)), 2, "replaced")
+        agreement = agree(tuple(Card.from_wire(told) for told in unpack(packed)), 2, "replaced")
         seconds.append(time.perf_counter() - began)
         assert len(agreement.holders) == members - 1
     return seconds

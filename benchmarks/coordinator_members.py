@@ -1,8 +1,8 @@
 """Simulated members of a generation, for ``benchmarks.coordinator``: a process of its own that imports nothing but the standard library.
 
 Usage: coordinator_members.py FIRST EVERY FOLDER. It says ``ready``, waits for a line with the port, and says as one line of JSON when the last of its
-members (ranks FIRST, FIRST + EVERY, …) had met and how many bytes they were sent. FOLDER/cards.json holds everybody's card; the packed text
-of all cards, as a member is told it, is written to FOLDER/packed-FIRST.
+members (ranks FIRST, FIRST + EVERY, …) had met and how many bytes they were sent. FOLDER/cards.json holds everybody's card; what a member is told
+of all cards, packed, is written to FOLDER/packed-FIRST.
 """
 
 import asyncio
@@ -14,34 +14,33 @@ from pathlib import Path
 FIRST, EVERY = (int(argument) for argument in sys.argv[1:3])
 FOLDER = Path(sys.argv[3])
 ADDRESS = "127.78.255.1"
-_LONGEST_LINE = 1 << 26
 
 
-async def _member(port: int, rank: int, cards: list[str]) -> tuple[int, str]:
-    reader, writer = await asyncio.open_connection(ADDRESS, port, limit=_LONGEST_LINE)
+async def _member(port: int, rank: int, cards: list[dict[str, object]]) -> tuple[int, bytes]:
+    reader, writer = await asyncio.open_connection(ADDRESS, port)
     sent = 0
 
-    async def ask(**request: object) -> str:
+    async def ask(**request: object) -> bytes:
+        """The bytes after the answer, if there are any."""
         nonlocal sent
         writer.write(json.dumps(request).encode() + b"\n")
         line = await reader.readline()
-        sent += len(line)
-        return json.loads(line)["value"]
+        told = await reader.readexactly(json.loads(line).get("bytes", 0))
+        sent += len(line) + len(told)
+        return told
 
     await ask(op="open", job="job", generation=2, token="secret")  # noqa: S106, nobody's
-    await ask(op="set", key=f"card/{rank:06d}", value=cards[rank])
-    packed = await ask(op="collect", prefix="card/", count=len(cards), packed=True)
-    await ask(op="set", key=f"held/{rank:06d}", value="")
-    await ask(op="collect", prefix="held/", count=len(cards), packed=True)
+    packed = await ask(op="gather", name="cards", rank=rank, count=len(cards), value=cards[rank])
+    await ask(op="meet", name="held", rank=rank, count=len(cards))
     writer.close()
     return sent, packed
 
 
-async def _meet(port: int, cards: list[str]) -> None:
+async def _meet(port: int, cards: list[dict[str, object]]) -> None:
     found = await asyncio.gather(*(_member(port, rank, cards) for rank in range(FIRST, len(cards), EVERY)))
     end = time.time()
     if found:
-        (FOLDER / f"packed-{FIRST}").write_text(found[0][1])
+        (FOLDER / f"packed-{FIRST}").write_bytes(found[0][1])
     print(json.dumps({"end": end, "sent": sum(sent for sent, _ in found)}), flush=True)
 
 

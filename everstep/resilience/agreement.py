@@ -11,7 +11,6 @@ A state that has aged, because others trained without its holder, counts only wh
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,17 +55,18 @@ class Card:
     """What was done about losses, for those who have come late."""
     vote_port: int = 0
 
-    def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self))
+    def to_wire(self) -> dict[str, Any]:
+        """A JSON object."""
+        return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, text: str) -> Card:
-        told = json.loads(text)
-        for member in ("groups", "replicas", "losses"):
-            told[member] = tuple(tuple(one) if isinstance(one, list) else one for one in told[member])
-        for member in ("wanted", "seat"):
-            told[member] = tuple(told[member]) if told[member] else None
-        return cls(**told)
+    def from_wire(cls, wire: dict[str, Any]) -> Card:
+        rows = {
+            name: tuple(tuple(one) if isinstance(one, list) else one for one in wire[name])
+            for name in ("groups", "replicas", "losses")
+        }
+        pairs = {name: tuple(wire[name]) if wire[name] else None for name in ("wanted", "seat")}
+        return cls(**{**wire, **rows, **pairs})
 
     def standing(self) -> Standing:
         """Of a sharded state."""
@@ -92,14 +92,14 @@ class Sight:
     failures: tuple[Failure, ...] = ()
     trouble: str | None = None
 
-    def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self))
+    def to_wire(self) -> dict[str, Any]:
+        """A JSON object."""
+        return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, text: str) -> Sight:
-        told = json.loads(text)
-        candidates = tuple(Candidate(**one) for one in told["candidates"])
-        return cls(told["rank"], candidates, tuple(Failure(**one) for one in told["failures"]), told["trouble"])
+    def from_wire(cls, wire: dict[str, Any]) -> Sight:
+        candidates = tuple(Candidate(**one) for one in wire["candidates"])
+        return cls(wire["rank"], candidates, tuple(Failure(**one) for one in wire["failures"]), wire["trouble"])
 
 
 @dataclass(frozen=True)

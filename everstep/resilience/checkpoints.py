@@ -262,9 +262,7 @@ def look_around(
     """
 
     def spread(round_name: str, mine: Sight) -> tuple[Sight, ...]:
-        meeting.request("set", key=f"{round_name}/{place.rank:06d}", value=mine.to_json())
-        told = meeting.collect(f"{round_name}/", world_size)
-        return tuple(Sight.from_json(told[key]) for key in sorted(told))
+        return tuple(Sight.from_wire(told) for told in meeting.gather(round_name, place.rank, world_size, mine.to_wire()))
 
     rank = place.rank
     mine = checkpoints.sight(rank, has_begun=has_begun, give_way=meeting.give_way) if checkpoints else Sight(rank)

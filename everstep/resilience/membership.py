@@ -308,8 +308,7 @@ class Membership:
     def _meet_again(self, meeting: Meeting) -> None:
         """Everybody holds the state: what was given away can change again."""
         joining, client = meeting.joining, meeting.client
-        client.request("set", key=f"held/{self.place.rank}", value="")
-        client.collect("held/", joining.generation.world_size)
+        client.meet("held", self.place.rank, joining.generation.world_size)
         if self.checkpoints is not None:
             self.checkpoints.joined(self.place.rank, joining.generation.cause)
         self.moves.settle(joining)
@@ -347,9 +346,8 @@ class Membership:
             groups=self.groups.names,
             anomalies=place.losses.decided(),
         )
-        meeting.request("set", key=f"card/{place.rank:06d}", value=self.moves.signed(card).to_json())
-        told = meeting.collect("card/", generation.world_size)
-        cards = tuple(Card.from_json(told[key]) for key in sorted(told))
+        told = meeting.gather("cards", place.rank, generation.world_size, self.moves.signed(card).to_wire())
+        cards = tuple(Card.from_wire(one) for one in told)
         self._ports, self._vote_ports = [laid.transfer_port for laid in cards], [laid.vote_port for laid in cards]
         self._buildable = common_groups(cards)
         place.losses.learn(Losses.from_wire(card.anomalies) for card in cards)

@@ -11,7 +11,6 @@ import select
 import socket
 import threading
 import time
-import zlib
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import torch.distributed as dist
 
 from everstep.errors import RendezvousFailed, RendezvousRefused
+from everstep.gathered import unpack
 from everstep.protocol import Generation
 
 from .fence import Fence
@@ -51,11 +51,17 @@ class RendezvousClient:
                 self._open(deadline)
             return self._exchange({"op": op, **members}, deadline)
 
-    def collect(self, prefix: str, count: int) -> dict[str, str]:
-        """What all ``count`` members have said under the prefix, by the rest of its key; waits for it. Raises as ``request``."""
-        told = self.request("collect", prefix=prefix, count=count, packed=True)
-        collected: dict[str, str] = json.loads(zlib.decompress(base64.b64decode(told))) if isinstance(told, str) else told
-        return collected
+    def gather(self, name: str, rank: int, count: int, value: dict[str, Any]) -> list[dict[str, Any]]:
+        """What all ``count`` members say under the name, in order of rank; waits for all. Raises as ``request``."""
+        packed = self.request("gather", name=name, rank=rank, count=count, value=value)
+        try:
+            return unpack(packed)
+        except ValueError as error:
+            raise RendezvousFailed(self._said(str(error))) from error
+
+    def meet(self, name: str, rank: int, count: int) -> None:
+        """Waits until all ``count`` members have come here. Raises as ``request``."""
+        self.request("meet", name=name, rank=rank, count=count)
 
     def give_way(self) -> None:
         """Raises Superseded when a newer generation exists: for work between two requests."""
@@ -94,6 +100,8 @@ class RendezvousClient:
         try:
             self._connected().sendall(json.dumps(message).encode() + b"\n")
             answer = json.loads(self._line(deadline))
+            if "bytes" in answer:
+                return self._bytes(int(answer["bytes"]), deadline)
         except (OSError, ValueError) as error:
             self.close()
             raise RendezvousFailed(self._said(str(error))) from error
@@ -105,16 +113,25 @@ class RendezvousClient:
 
     def _line(self, deadline: float) -> bytes:
         while b"\n" not in self._unread:
-            readable, _, _ = select.select([self._connected()], [], [], _SLICE_S)
-            if readable:
-                received = self._connected().recv(_LONGEST_READ)
-                if not received:
-                    raise ConnectionResetError
-                self._unread += received
-            else:
-                self._give_way(deadline)
+            self._read(deadline)
         line, _, self._unread = self._unread.partition(b"\n")
         return line
+
+    def _bytes(self, count: int, deadline: float) -> bytes:
+        while len(self._unread) < count:
+            self._read(deadline)
+        read, self._unread = self._unread[:count], self._unread[count:]
+        return read
+
+    def _read(self, deadline: float) -> None:
+        readable, _, _ = select.select([self._connected()], [], [], _SLICE_S)
+        if not readable:
+            self._give_way(deadline)
+            return
+        received = self._connected().recv(_LONGEST_READ)
+        if not received:
+            raise ConnectionResetError
+        self._unread += received
 
     def _give_way(self, deadline: float) -> None:
         if self._is_superseded():

@@ -64,41 +64,78 @@ def test_members_of_a_generation_share_keys() -> None:
     serve(scenario)
 
 
-def test_collect_waits_for_so_many() -> None:
+async def gather(one: RendezvousClient, rank: int, count: int, value: dict[str, Any], name: str = "cards") -> list[dict[str, Any]]:
+    return await asyncio.to_thread(one.gather, name, rank, count, value)
+
+
+def test_members_gather_when_all_are_there_and_are_told_in_order_of_rank() -> None:
+    async def scenario(server: Rendezvous, port: int) -> None:
+        server.admit(generation(1, port))
+        several = [client(1, port) for _ in range(3)]
+        early = [asyncio.ensure_future(gather(several[rank], rank, 3, {"step": 7, "port": rank * 11})) for rank in (2, 0)]
+        done, _ = await asyncio.wait(early, timeout=0.05)
+        assert not done
+        last = await gather(several[1], 1, 3, {"step": 7, "port": 11})
+        assert last == [{"step": 7, "port": 0}, {"step": 7, "port": 11}, {"step": 7, "port": 22}]
+        assert await asyncio.gather(*early) == [last, last]
+        for one in several:
+            one.close()
+
+    serve(scenario)
+
+
+def test_what_is_laid_anew_is_told_as_it_is_at_the_moment_and_each_name_is_a_gathering_of_its_own() -> None:
+    async def scenario(server: Rendezvous, port: int) -> None:
+        server.admit(generation(1, port))
+        one = client(1, port)
+        assert await gather(one, 0, 1, {"a": 1}) == [{"a": 1}]
+        assert await gather(one, 0, 1, {"a": 2}) == [{"a": 2}]
+        assert await gather(one, 0, 1, {"b": [None]}, "sights") == [{"b": [None]}]
+        await asyncio.to_thread(one.meet, "held", 0, 1)
+        one.close()
+
+    serve(scenario)
+
+
+def test_who_has_nothing_to_tell_meets_all_the_same() -> None:
     async def scenario(server: Rendezvous, port: int) -> None:
         server.admit(generation(1, port))
         one, other = client(1, port), client(1, port)
-        await ask(one, "set", key="card/0", value="a")
-        waiting = asyncio.ensure_future(ask(one, "collect", prefix="card/", count=2))
-        await asyncio.sleep(0.05)
-        assert not waiting.done()
-        await ask(other, "set", key="card/1", value="b")
-        assert await waiting == {"0": "a", "1": "b"}
+        waiting = asyncio.ensure_future(asyncio.to_thread(one.meet, "held", 0, 2))
+        done, _ = await asyncio.wait([waiting], timeout=0.05)
+        assert not done
+        await asyncio.to_thread(other.meet, "held", 1, 2)
+        await waiting
         one.close()
         other.close()
 
     serve(scenario)
 
 
-def test_what_all_have_said_is_told_packed_and_as_it_is_at_the_moment() -> None:
+@pytest.mark.parametrize("rank, count", [(1, 3), (1, 1), (-1, 1)])
+def test_a_gathering_refuses_who_does_not_belong_there_and_keeps_what_was_laid(rank: int, count: int) -> None:
     async def scenario(server: Rendezvous, port: int) -> None:
         server.admit(generation(1, port))
-        several = [client(1, port) for _ in range(4)]
-        waiting = [asyncio.ensure_future(asyncio.to_thread(one.collect, "card/", 3)) for one in several[1:]]
-        for rank in range(3):
-            await ask(several[0], "set", key=f"card/{rank}", value=f"of {rank}")
-        expected = {"0": "of 0", "1": "of 1", "2": "of 2"}
-        assert await asyncio.gather(*waiting) == [expected] * 3
-        await ask(several[0], "set", key="card/1", value="anew")
-        assert await asyncio.to_thread(several[1].collect, "card/", 3) == {**expected, "1": "anew"}
-        await ask(several[0], "delete", key="card/1")
-        late = asyncio.ensure_future(asyncio.to_thread(several[1].collect, "card/", 3))
-        await asyncio.sleep(0.05)
-        assert not late.done(), "what was deleted does not count"
-        await ask(several[0], "set", key="card/7", value="of 7")
-        assert await late == {"0": "of 0", "2": "of 2", "7": "of 7"}
-        for one in several:
-            one.close()
+        one = client(1, port)
+        assert await gather(one, 0, 1, {"a": 1}) == [{"a": 1}]
+        with pytest.raises(RendezvousRefused, match=f"rank {rank} of {count} at 'cards', where 1 meet"):
+            await gather(one, rank, count, {"a": 2})
+        assert await gather(one, 0, 1, {"a": 3}) == [{"a": 3}]
+        one.close()
+
+    serve(scenario)
+
+
+def test_a_newer_generation_wakes_who_gathers_in_an_older_one() -> None:
+    async def scenario(server: Rendezvous, port: int) -> None:
+        server.admit(generation(1, port))
+        one = client(1, port)
+        waiting = asyncio.ensure_future(gather(one, 0, 2, {}))
+        await asyncio.wait([waiting], timeout=0.05)
+        server.admit(generation(2, port))
+        with pytest.raises(Superseded):
+            await waiting
+        one.close()
 
     serve(scenario)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 from hypothesis import given
@@ -149,7 +150,7 @@ def test_a_job_whose_checkpoints_all_fail_stops_and_does_not_begin_anew() -> Non
 
 def test_what_a_rank_sees_survives_its_way_over_the_table() -> None:
     seen = sight(1, 30, 20, failures=(Failure(30, "a", "store", 31, 2),), trouble="slow")
-    assert Sight.from_json(seen.to_json()) == seen
+    assert Sight.from_wire(json.loads(json.dumps(seen.to_wire()))) == seen
 
 
 @given(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 from hypothesis import given, settings
@@ -107,7 +108,7 @@ def card(rank: int, *, holds: bool, initial: str = "a", replicas: tuple[tuple[in
 
 def test_cards_of_sharded_ranks_survive_their_way_over_the_table() -> None:
     one = dataclasses.replace(card(1, holds=True, replicas=((2, 0, 4),)), groups=("own/tensor",), losses=((4, 0.25), (3, None)))
-    assert Card.from_json(one.to_json()) == one
+    assert Card.from_wire(json.loads(json.dumps(one.to_wire()))) == one
 
 
 def test_a_lost_shard_is_lost_state_even_where_others_live() -> None:

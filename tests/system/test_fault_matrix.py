@@ -148,7 +148,9 @@ def taints(health: dict[str, Any]) -> list[tuple[str, str]]:
 def an_xid_that_replaces(world: World, *, has_job: bool) -> None:
     """CP-8. Label, taint, condition and event are there at once; the work leaves, and another host takes the place."""
     world.strike("xid", code=74, device=1)
-    marked = until("the label", lambda: (found := world.health(world.target))["labels"].get(HEALTH) != "Schedulable" and found, SOON_S)
+    marked = until(
+        "the label", lambda: (found := world.health(world.target))["labels"].get(HEALTH) != "Schedulable" and found, SOON_S
+    )
     assert marked["labels"][HEALTH] == "UnschedulablePendingReplacement"
     assert TAINT in taints(marked)
     assert [(one["code"], one["fault_class"]) for one in marked["conditions"]][:1] == [("xid:74", "replace")]
