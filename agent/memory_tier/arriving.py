@@ -1,5 +1,7 @@
 """Replicas that peers push: whole, or in parts that travel at once into one segment. Only when all bytes are there and the digest is right is it sealed.
 
+Bytes are hashed in their order while others come: the next ones as they are received, those that came too early by whoever is done with his part.
+
 What never becomes whole is given back: at once when a part is torn, after a while when the rest does not come.
 """
 
@@ -18,7 +20,7 @@ from everstep.shards import Seal
 PATIENCE_S = 60.0
 """How long the first part of a replica waits for another one."""
 _PIECE = 1 << 20
-"""So much of the first part is received and then hashed, while it is in a processor's cache."""
+"""So much is received and then hashed, while it is in a processor's cache."""
 
 
 @dataclass(eq=False)
@@ -30,8 +32,10 @@ class _Arrival:
     spans: set[tuple[int, int]] = field(default_factory=set)
     is_broken: bool = False
     asked: list[tuple[int, int]] = field(default_factory=list)
-    begun: Digest | None = None
-    """Of the first part, as it came."""
+    begun: Digest = field(default_factory=Digest)
+    """Of the first bytes."""
+    is_hashing: bool = False
+    """One at a time."""
     is_twofold: bool = False
     """Whether two writers had bytes in common: what the one has hashed the other may have overwritten."""
 
@@ -42,6 +46,11 @@ class _Arrival:
                 return False
             end = max(end, stop)
         return end == size
+
+    def hashable(self) -> int:
+        """Up to where there are bytes that are not hashed yet, behind those that are; 0 if there are none."""
+        done = self.begun.nbytes
+        return max((stop for start, stop in self.spans if start <= done < stop), default=0)
 
 
 class Arrivals:
@@ -73,9 +82,10 @@ class Arrivals:
                 if arrival.segment is None:
                     arrival.segment = self._store.take(seal.namespace, seal.index, seal.step, seal.size)
             self._fill(arrival, arrival.segment.body, (start, end), fill)
+            self._catch_up(arrival, arrival.segment.body, (start, end))
             is_filled = True
         finally:
-            whole = self._leave(seal, arrival, (start, end) if is_filled else None)
+            whole = self._leave(seal, arrival, is_filled=is_filled)
         return self._sealed(seal, whole, None if arrival.is_twofold else arrival.begun) if whole is not None else None
 
     def sweep(self, *, all_of_them: bool = False) -> None:
@@ -98,35 +108,51 @@ class Arrivals:
             return arrival
 
     def _fill(self, arrival: _Arrival, body: memoryview, span: tuple[int, int], fill: Callable[[memoryview], None]) -> None:
-        """The first part is hashed as it comes, so that less is left to hash when all has come."""
+        """Hashed as it comes, if everything before it has been."""
         start, end = span
         with self._lock:
             arrival.is_twofold |= any(start < stop and first < end for first, stop in arrival.asked)
             arrival.asked.append(span)
-            begun = Digest() if start == 0 and arrival.begun is None else None
-            arrival.begun = arrival.begun or begun
-        if begun is None:
+            is_next = start == arrival.begun.nbytes and not arrival.is_hashing
+            arrival.is_hashing |= is_next
+        if not is_next:
             fill(body[start:end])
             return
-        for at in range(start, end, _PIECE):
-            piece = body[at : min(at + _PIECE, end)]
-            fill(piece)
-            begun.add(piece)
+        try:
+            for at in range(start, end, _PIECE):
+                piece = body[at : min(at + _PIECE, end)]
+                fill(piece)
+                arrival.begun.add(piece)
+        finally:
+            arrival.is_hashing = False
 
-    def _leave(self, seal: Seal, arrival: _Arrival, span: tuple[int, int] | None) -> Segment | None:
+    def _catch_up(self, arrival: _Arrival, body: memoryview, span: tuple[int, int]) -> None:
+        """This part is there; hashes what came before its turn, unless somebody does: he looks again when he has done it."""
+        with self._lock:
+            arrival.spans.add(span)
+        while True:
+            with self._lock:
+                done, stop = arrival.begun.nbytes, arrival.hashable()
+                if arrival.is_hashing or not stop:
+                    return
+                arrival.is_hashing = True
+            try:
+                for at in range(done, stop, _PIECE):
+                    arrival.begun.add(body[at : min(at + _PIECE, stop)])
+            finally:
+                arrival.is_hashing = False
+
+    def _leave(self, seal: Seal, arrival: _Arrival, *, is_filled: bool) -> Segment | None:
         """The segment, for the last writer of a whole one to seal. While others write nobody may: they would write into what is sealed."""
         with self._lock:
             arrival.writers -= 1
             arrival.touched_at = self._clock()
-            if span is None:
-                arrival.is_broken = True
-            else:
-                arrival.spans.add(span)
+            arrival.is_broken |= not is_filled
             is_whole = arrival.is_whole(seal.size)
             if arrival.writers or not (is_whole or arrival.is_broken):
                 return None
             del self._arrivals[seal]
-        if is_whole and span is not None:
+        if is_whole and is_filled:
             return arrival.segment
         self._give_back(arrival)
         return None

@@ -85,7 +85,18 @@ def test_the_wheel_carries_every_file_that_the_package_reads(wheel: zipfile.Path
 
 VOCABULARY = {
     f"everstep.{name}"
-    for name in ("protocol", "local_protocol", "examination", "hardware", "notices", "evidence", "tiers", "shards", "handover")
+    for name in (
+        "protocol",
+        "local_protocol",
+        "examination",
+        "hardware",
+        "notices",
+        "gathered",
+        "evidence",
+        "tiers",
+        "shards",
+        "handover",
+    )
 }
 
 

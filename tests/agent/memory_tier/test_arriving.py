@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
 
 import pytest
 import xxhash
@@ -12,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent.memory_tier.arriving import Arrivals
-from agent.memory_tier.store import Corrupt
+from agent.memory_tier.store import Corrupt, Store
 from everstep.shards import Seal, ShardKind
 
 BODY = bytes(range(251)) * 9000
@@ -65,6 +67,27 @@ def test_parts_in_any_order_are_sealed_only_if_the_whole_has_its_digest(arrivals
         with pytest.raises(Corrupt):
             arrivals.take_in(told(step), *last, writes(sent, last[0]))
         assert store.find("ns", 0, step) is None
+
+
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cuts=st.lists(st.integers(1, len(BODY) - 1), min_size=1, max_size=8), streams=st.integers(1, 3))
+def test_when_the_last_part_is_there_all_has_been_hashed(arrivals, store, cuts, streams):
+    """Streams take part after part in order, as a peer sends them: nothing is left to be hashed by whoever seals it."""
+    spans = iter(list(itertools.pairwise(sorted({0, *cuts, len(BODY)}))))
+    store.drop("ns", step=7, why="the example before")
+    hashed: list[int] = []
+
+    def seal(segment, kind, *, begun):
+        hashed.append(begun.nbytes)
+        return Store.seal(store, segment, kind, begun=begun)
+
+    def stream() -> list[Seal | None]:
+        return [arrivals.take_in(told(7), start, end, writes(BODY, start)) for start, end in spans]
+
+    with mock.patch.object(store, "seal", seal), ThreadPoolExecutor(streams) as pool:
+        answers = list(itertools.chain.from_iterable(one.result() for one in [pool.submit(stream) for _ in range(streams)]))
+    assert [answer.digest for answer in answers if answer] == [told(7).digest]
+    assert hashed == [len(BODY)]
 
 
 @pytest.mark.parametrize("start", [0, 700], ids=["the same part", "a part that overlaps"])

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
+from agent.memory_tier import peers as peers_module
 from agent.memory_tier.door import Door
 from agent.memory_tier.line import Broken, Line
 from agent.memory_tier.peers import CUT_FROM, PeerAway, PeerRefused, Peers, parts
@@ -54,6 +55,30 @@ def test_a_pushed_replica_is_the_shard_byte_for_byte_and_says_where_it_comes_fro
     assert (there.digest, there.save, there.origin, there.written_at) == (seal.digest, "s1", "a", seal.written_at)
     assert there.stamp != seal.stamp
     assert a.peers.pushed_bytes == nbytes
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    monkeypatch.setattr(peers_module, "PUSHED_AT_ONCE", 3 * MIB)
+
+
+def test_a_replica_in_many_parts_is_the_shard_byte_for_byte_and_each_part_is_sent_once(pair, small_parts):
+    a, b = pair
+    body = os.urandom(CUT_FROM + 12_345)
+    seal = a.seal("job", 0, 10, body)
+    push(a, b, seal)
+    assert held(b, b.store.find("job", 0, 10)) == body
+    assert b.counts.value("everstep_tier_received_bytes_total", source="peer") == len(body) == a.peers.pushed_bytes
+
+
+def test_after_a_part_that_is_refused_no_other_is_sent(shm, small_parts):
+    with doors.nodes(shm, "a", allocated=256 * MIB) as [a], doors.nodes(shm, "small", allocated=2 * MIB) as [small]:
+        doors.tell([a, small])
+        seal = a.seal("job", 0, 10, os.urandom(CUT_FROM))
+        with pytest.raises(PeerRefused, match="InstanceMemoryAllocationPercentage"):
+            push(a, small, seal)
+        asked = small.counts.value("everstep_tier_received_bytes_total", source="peer")
+        assert (asked, a.peers.pushed_bytes) == (0, 0)
 
 
 def test_pushing_what_is_there_already_costs_no_bytes(pair):
@@ -251,3 +276,6 @@ def test_parts_cover_everything_once_and_are_cut_at_pages(nbytes):
     assert spans[-1][1] == nbytes
     assert all(start % 4096 == 0 for start, _ in spans)
     assert len(spans) == (2 if nbytes >= CUT_FROM else 1)
+    many = parts(nbytes, count=7)
+    assert [start for start, _ in many] == [0, *(end for _, end in many[:-1])]
+    assert len(many) == (7 if nbytes >= CUT_FROM else 1)
