@@ -78,3 +78,4 @@ def forget_checkpoints() -> None:
 def observe_faults() -> None:
     tending.observe_faults(plane())
     tending.size_spares(plane())
+    tending.size_spare_pools(plane())

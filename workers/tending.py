@@ -11,6 +11,10 @@ from sqlalchemy.orm import Session
 
 from models.checkpoint.changes import settle_fault_rate, settle_forgotten
 from models.checkpoint.table import CheckpointNamespace
+from models.cluster import queries as clusters
+from models.cluster.changes import settle_spare_pool
+from models.cluster.states import GroupState
+from models.cluster.table import InstanceGroup
 from models.events import Event
 from models.ids import ClusterId
 from models.job import queries as jobs
@@ -80,6 +84,30 @@ def size_spares(plane: Plane) -> int:
         if found.spares != row.spares:
             with unit_of_work(plane.sessions) as session:
                 settle_spares(session, jobs.get(session, row.id, lock=True), found.spares, why=f"{found.why}.", now=now)
+            changed += 1
+    return changed
+
+
+def size_spare_pools(plane: Plane) -> int:
+    """The same for pools of groups, by the faults to be expected on all nodes that the group has. Returns how many pools now have another size."""
+    now = plane.clock.now()
+    with unit_of_work(plane.sessions) as session:
+        wanted = select(InstanceGroup.id, InstanceGroup.cluster_id, InstanceGroup.target_count, InstanceGroup.spare_nodes)
+        left_to_us = wanted.where(InstanceGroup.sizes_spares, InstanceGroup.state != GroupState.GONE).order_by(InstanceGroup.id)
+        pools = session.execute(left_to_us).all()
+        observed = {
+            one: (_observed(session, one, now), _replacements(session, one, now)) for one in {row.cluster_id for row in pools}
+        }
+    changed = 0
+    for row in pools:
+        faults, took = observed[row.cluster_id]
+        found = sizing.size(
+            estimate(faults, row.target_count).mtbf, sizing.replacement(took), row.target_count, had=row.spare_nodes or 0
+        )
+        if found.spares != row.spare_nodes:
+            with unit_of_work(plane.sessions) as session:
+                cluster, group = clusters.get(session, row.cluster_id, lock=True), clusters.group(session, row.id)
+                settle_spare_pool(session, cluster, group, found.spares, why=f"{found.why}.", now=now)
             changed += 1
     return changed
 

@@ -13,6 +13,7 @@ from api.own.images import IMAGES
 from api.own.jobs import JOBS
 from api.own.keys import KEYS
 from api.own.kinds import OwnTable
+from api.own.spare_pools import SPARE_POOLS
 from api.own.spot import SPOT
 
-OWN: OwnTable = (*JOBS, *CHECKPOINTS, *GOODPUT, *FAULTS, *CONDITIONS, *EVENTS, *FEED, *IMAGES, *ALARMS, *SPOT, *KEYS)
+OWN: OwnTable = (*JOBS, *CHECKPOINTS, *GOODPUT, *FAULTS, *CONDITIONS, *EVENTS, *FEED, *IMAGES, *ALARMS, *SPOT, *SPARE_POOLS, *KEYS)

@@ -35,6 +35,34 @@ def list_nodes(cluster: Cluster, as_json: JsonOption = False, home: HomeOption =
 
 
 @app.command()
+def spares(
+    cluster: Cluster,
+    group: Annotated[
+        str | None, typer.Option("--group", metavar="NAME", help="Of this group; needed where there are several.")
+    ] = None,
+    keep: Annotated[str | None, typer.Option("--keep", metavar="N|auto", help="Keep so many nodes free for what is lost.")] = None,
+    as_json: JsonOption = False,
+    home: HomeOption = DEFAULT_HOME,
+) -> None:
+    """Set or (without --keep) show how many free nodes are kept for what jobs lose."""
+    wish: dict[str, Any] = {"cluster": cluster} | ({} if group is None else {"instance_group": group})
+    if keep is not None and keep != "auto" and not keep.isdecimal():
+        fail(f"--keep {keep!r} is no number of nodes, and not auto", BAD_INPUT)
+    with control_plane(home) as rest:
+        if keep is not None:
+            rest.post("/v1/spare-pools", wish | ({"auto": True} if keep == "auto" else {"nodes": int(keep)}))
+        found = rest.get("/v1/spare-pools", cluster=cluster)
+    if as_json:
+        print_json(found)
+        return
+    table = Table("group", "kept free", "free now", "by", box=None, pad_edge=False)
+    for pool in found["pools"]:
+        by = "planner" if pool["auto"] else "wish"
+        table.add_row(escape(pool["instance_group"]), str(pool["nodes"]), str(pool["free_nodes"]), by)
+    console().print(table)
+
+
+@app.command()
 def show(cluster: Cluster, node: Node, as_json: JsonOption = False, home: HomeOption = DEFAULT_HOME) -> None:
     """Labels, taints, conditions and accelerators of one node."""
     with control_plane(home) as rest:

@@ -272,6 +272,23 @@ def _change_group(cluster: Cluster, group: InstanceGroup, spec: GroupSpec, now: 
     return before
 
 
+def request_spare_pool(session: Session, cluster: Cluster, group: InstanceGroup, nodes: int | None, *, now: datetime) -> None:
+    """So many free nodes of the group are kept for what is lost; None: as many as the planner thinks worth while. The cluster is locked."""
+    group.sizes_spares = nodes is None
+    group.spare_nodes = (group.spare_nodes or 0) if nodes is None else nodes
+    wish = "as many as its faults make worth while" if nodes is None else f"{nodes}"
+    text = f"Free nodes of instance group {group.name} that are kept for what is lost: {wish}."
+    _record_group(session, cluster, group, "spare pool set", text, now, level=Level.INFO)
+
+
+def settle_spare_pool(session: Session, cluster: Cluster, group: InstanceGroup, nodes: int, *, why: str, now: datetime) -> None:
+    """How many the planner has found worth while. The cluster is locked."""
+    if not group.sizes_spares or group.spare_nodes == nodes:
+        return
+    group.spare_nodes = nodes
+    _record_group(session, cluster, group, "spare pool sized", why, now, level=Level.INFO)
+
+
 def _keep(cluster: Cluster, group: InstanceGroup) -> None:
     """Remembers what a rollback returns to. Not before the cluster serves: a classic creation that fails takes back every group of it."""
     if cluster.state is ClusterState.IN_SERVICE and group.state is GroupState.IN_SERVICE:

@@ -51,6 +51,8 @@ class InstanceGroup(Timed, Base):
     ``image`` is the release that its nodes run, ``image_wanted`` the one that they are to run, and that new ones start from; they differ while an
     update of the software is under way. ``update_id`` is its newest one. ``patching`` is what the schedule of its updates has come to.
     ``minimum_since`` is when the wish for its minimum was last spoken: a group that does not have it in time goes back.
+    ``spare_nodes`` of its nodes are kept free for what is lost, None if nobody ever asked for that; how many is left to the planner if it
+    ``sizes_spares``.
     ``settled`` is the specification at which group and cluster were last in service: what a rollback returns to, None before the first time.
     """
 
@@ -74,6 +76,8 @@ class InstanceGroup(Timed, Base):
     image_wanted: Mapped[str | None]
     update_id: Mapped[str | None]
     patching: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    spare_nodes: Mapped[int | None] = mapped_column(Integer)
+    sizes_spares: Mapped[bool] = mapped_column(default=False)
     settled: Mapped[dict[str, Any] | None]
     created_at: Mapped[datetime]
 

@@ -334,11 +334,12 @@ def _start(
 ) -> tuple[tuple[Action, ...], _Missing]:
     """New processes, as far as there are slots, and how many found none; ``also`` are nodes for whole crews of newcomers.
 
-    What is needed goes where everything is warm; a spare rather goes to a node of its own, where the loss of another one spares it.
+    What is needed goes where everything is warm; a spare rather goes to a node of its own, where the loss of another one spares it. Nodes of spare
+    pools are for what is needed, when there are no others.
     """
     vacated = placement.vacated_slots(seen, now, frozenset(lost.doomed))
-    free = placement.free_slots(seen, now)
-    first = _distinct([*vacated, *free])[: max(0, needed)]
+    free, pooled = (placement.slots_of(seen, nodes(seen), now) for nodes in (placement.free_nodes, placement.spare_nodes))
+    first = _distinct([*vacated, *free, *pooled])[: max(0, needed)]
     rest = [slot for slot in _distinct([*free, *vacated]) if slot not in first][: max(0, spares)]
     news = [(node, local_rank) for node in also for local_rank in range(seen.processes_per_node)]
     places = _distinct([*first, *rest, *news])

@@ -55,6 +55,8 @@ class NodeSeen:
     serves: bool = True
     is_going: bool = False
     is_held: bool = False
+    is_spare: bool = False
+    """Kept free by its group's spare pool: only what was lost is made up for there."""
     stream_lost_at: datetime | None = None
     went_at: datetime | None = None
     leave_by: datetime | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from models.ids import NodeId
@@ -15,7 +16,16 @@ _LONGEST_COOLING = timedelta(seconds=30)
 
 
 def free_nodes(seen: JobSeen) -> list[NodeSeen]:
-    """Nodes that nobody's processes hold and that this job may use, oldest first."""
+    """Nodes that nobody's processes hold and that this job may use, oldest first; without those of spare pools."""
+    return [node for node in _unheld(seen) if not node.is_spare]
+
+
+def spare_nodes(seen: JobSeen) -> list[NodeSeen]:
+    """The same of spare pools: for what was lost, when no other node is free."""
+    return [node for node in _unheld(seen) if node.is_spare]
+
+
+def _unheld(seen: JobSeen) -> list[NodeSeen]:
     held = {process.node for process in seen.alive}
     usable = [
         node
@@ -25,10 +35,10 @@ def free_nodes(seen: JobSeen) -> list[NodeSeen]:
     return sorted(usable, key=lambda node: node.age)
 
 
-def free_slots(seen: JobSeen, now: datetime) -> list[Slot]:
-    """Every slot of every free node that the job does not shun."""
+def slots_of(seen: JobSeen, nodes: Sequence[NodeSeen], now: datetime) -> list[Slot]:
+    """Every slot of those of the nodes that the job does not shun."""
     bad = shunned(seen)
-    usable = [node for node in free_nodes(seen) if node.id not in bad]
+    usable = [node for node in nodes if node.id not in bad]
     slots = [(node.id, local_rank) for node in usable for local_rank in range(seen.processes_per_node)]
     return [slot for slot in slots if not _cools(seen, slot, now)]
 
@@ -87,7 +97,7 @@ def shunned(seen: JobSeen) -> frozenset[NodeId]:
     grief = Counter(process.node for process in seen.processes if _came_to_grief(process))
     bad = {node for node, count in grief.items() if count > _FREE_DEATHS and count > 2 * (grief.total() - count)}
     bad |= slow.slow_nodes(seen)
-    others = [node for node in free_nodes(seen) if node.id not in bad]
+    others = [node for node in _unheld(seen) if node.id not in bad]
     return frozenset(bad) if others else frozenset()
 
 

@@ -156,7 +156,7 @@ def _leaves(seen: JobSeen, generation: GenerationSeen, lost: Casualties, now: da
     if _ready(seen, lost) >= len(going):
         why = f"Leaves {_nodes(len(going))}: {seen.nodes[going[0]].leave_why}. All processes start anew."
         return _ended(seen, generation, lost, Move(JobState.RECOVERING, why), now)
-    starts = _start(seen, lost, len(going) + seen.spares, here)
+    starts = _start(seen, lost, len(going) + seen.spares, here, needed=len(going))
     says = _say(seen, f"Is to leave {_nodes(len(going))}, and waits for others that take over.")
     return Decision((*_given_up(lost), *starts, *says), _POLL)
 
@@ -213,7 +213,7 @@ def _gather(seen: JobSeen, lost: Casualties, now: datetime) -> Decision[Action]:
         why = _cause(seen) or f"{seen.replicas} nodes are ready."
         publish = Publish(_members(seen, ready, crews), why, _evidence(seen))
         return Decision((*given_up, publish, Move(JobState.TRAINING, why)), timedelta(0))
-    starts = _start(seen, lost, seen.replicas + seen.spares, frozenset())
+    starts = _start(seen, lost, seen.replicas + seen.spares, frozenset(), needed=seen.replicas)
     missing = seen.replicas - len(crews.keys() | {node for action in starts for node, _ in action.places})
     awaits = (Await(missing, f"Waits for {missing} nodes."),) if missing > 0 else ()
     away = queueing.gives_back(seen, now) if missing > 0 and seen.state is not JobState.RESIZING else None
@@ -331,8 +331,11 @@ def _is_ready(seen: JobSeen, node: NodeId, crew: Sequence[ProcessSeen]) -> bool:
     return seen.nodes[node].can_be_told and all(process.state is ProcessState.READY for process in crew)
 
 
-def _start(seen: JobSeen, lost: Casualties, wanted: int, besides: frozenset[NodeId]) -> tuple[Start, ...]:
-    """Processes to be held, until so many nodes have all of theirs. ``besides`` are nodes where a generation runs."""
+def _start(seen: JobSeen, lost: Casualties, wanted: int, besides: frozenset[NodeId], *, needed: int = 0) -> tuple[Start, ...]:
+    """Processes to be held, until so many nodes have all of theirs. ``besides`` are nodes where a generation runs.
+
+    ``needed`` of those wanted may be nodes of spare pools.
+    """
     here: dict[NodeId, set[int]] = defaultdict(set)
     for process in _idle(seen, lost):
         if not seen.nodes[process.node].must_be_left:
@@ -342,9 +345,15 @@ def _start(seen: JobSeen, lost: Casualties, wanted: int, besides: frozenset[Node
         (node, rank) for node, have in here.items() for rank in ranks if rank not in have and seen.nodes[node].can_be_told
     ]
     before = _nodes_before(seen)
-    free = [node for node in placement.free_nodes(seen) if node.id not in besides and not node.must_be_left]
-    free.sort(key=lambda node: (node.id not in before, node.age))
+    free, pooled = (
+        sorted(
+            (node for node in nodes(seen) if node.id not in besides and not node.must_be_left),
+            key=lambda node: (node.id not in before, node.age),
+        )
+        for nodes in (placement.free_nodes, placement.spare_nodes)
+    )
     chosen = free[: max(0, wanted - len(here))]
+    chosen += pooled[: max(0, needed - len(here) - len(chosen))]
     places += [(node.id, rank) for node in chosen for rank in ranks]
     return (Start(tuple(places), f"{wanted} nodes are to be ready for the next generation."),) if places else ()
 

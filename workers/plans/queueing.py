@@ -23,7 +23,9 @@ def place(seen: JobSeen) -> Decision[Action]:
     free = placement.free_nodes(seen)
     replicas = seen.replicas if seen.elastic is None else elastic.at_start(seen.elastic, len(free))
     if replicas is None or len(free) < replicas:
-        why = f"Waits for {_least(seen)}; {len(free)} are ready and free."
+        kept = len(placement.spare_nodes(seen))
+        besides = f"; {kept} more are kept as spares" if kept else ""
+        why = f"Waits for {_least(seen)}; {len(free)} are ready and free{besides}."
         return Decision((Say(why),) if seen.why != why else (), _POLL)
     chosen = free[: replicas + seen.spares]
     slots = tuple((node.id, local_rank) for node in chosen for local_rank in range(seen.processes_per_node))

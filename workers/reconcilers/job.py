@@ -14,6 +14,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from models.checkpoint import queries as checkpoints
+from models.cluster import queries as clusters
 from models.cluster.states import ClusterState
 from models.cluster.table import Cluster
 from models.directive import queries as directives
@@ -39,7 +40,7 @@ from workers.plans.decision import Decision
 from workers.plans.job_seen import Patience
 from workers.plans.stragglers import CAUSE
 from workers.reconcilers.assignments import tell
-from workers.reconcilers.job_size import Claim, elasticity, is_free_asked, is_of_use, kept_for_others
+from workers.reconcilers.job_size import Claim, elasticity, is_free_asked, is_of_use, kept_for_others, spares_of_pools
 
 _GENERATIONS = 12
 """How many of the newest generations a plan looks at."""
@@ -215,7 +216,9 @@ def _nodes_seen(
     lately = now - Patience().repair
     own = frozenset(one.node_id for one in processes if one.state in ALIVE or (one.rank is not None and one.state_since > lately))
     kept = kept_for_others(job, claims, found, own, now)
-    return {id_: replace(node, is_held=True) if id_ in kept else node for id_, node in found.items()}
+    pools = {group.name: group.spare_nodes for group in clusters.groups(session, job.cluster_id) if group.spare_nodes}
+    spare = spares_of_pools(pools, found, frozenset(one.node_id for one in processes if one.state in ALIVE))
+    return {id_: replace(node, is_held=node.is_held or id_ in kept, is_spare=id_ in spare) for id_, node in found.items()}
 
 
 def _checkpoint(

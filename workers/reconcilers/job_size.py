@@ -63,8 +63,17 @@ def is_of_use(claim: Claim, nodes: Mapping[NodeId, NodeSeen], own: frozenset[Nod
     usable = [node for node in nodes.values() if node.can_be_told and (not claim.groups or node.group in claim.groups)]
     policy = elastic_of(claim.job.spec)
     least = claim.job.replicas if policy is None else policy.sizes[0]
-    free = sum(not node.is_held and node.id not in own for node in usable)
+    free = sum(not node.is_held and not node.is_spare and node.id not in own for node in usable)
     return free < least <= free + sum(node.id in own for node in usable)
+
+
+def spares_of_pools(pools: Mapping[str, int], nodes: Mapping[NodeId, NodeSeen], own: frozenset[NodeId]) -> frozenset[NodeId]:
+    """Of each group's free nodes the newest ones, as many as its pool is to have: work is placed on the oldest first."""
+    kept: set[NodeId] = set()
+    for group, count in pools.items():
+        free = [node for node in nodes.values() if node.group == group and node.serves and not node.is_held and node.id not in own]
+        kept |= {node.id for node in sorted(free, key=lambda node: -node.age)[:count]}
+    return frozenset(kept)
 
 
 def _has_run_out(other: Job, now: datetime) -> bool:

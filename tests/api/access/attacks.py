@@ -157,6 +157,8 @@ OWN: Final[dict[str, list[Attack]]] = {
     "GetSpotSavings": [*_JOBS, {"Cluster": "$cluster"}],
     "ListSpotNotices": [{"Cluster": "$cluster"}],
     "ListSpotPolicies": [{"Cluster": "$cluster"}, {"Cluster": "$cluster_arn"}],
+    "ListSparePools": [{"Cluster": "$cluster"}, {"Cluster": "$cluster_arn"}],
+    "PutSparePool": [{"Cluster": cluster, "Nodes": 0} for cluster in ("$cluster", "$cluster_arn", "$shared")],
     "PutSpotPolicy": [{"Cluster": cluster, "FallbackGroups": []} for cluster in ("$cluster", "$cluster_arn", "$shared")],
     "ResizeJob": [{**job, "Replicas": 1} for job in _JOBS],
     "StopJob": _JOBS,
