@@ -16,9 +16,13 @@ from agent.outbox import Numbered
 from everstep.examination import Check
 from everstep.notices import Evacuation
 from everstep.protocol import Beat, Directive, Fault, Registration, Welcome
+from everstep.standby import Standby
 from everstep.tiers import TierPlan
 
 log = logging.getLogger(__name__)
+
+Line = Directive | Fault | Check | TierPlan | Evacuation | Standby
+"""Of the directive stream."""
 
 _PATIENCE = httpx.Timeout(10.0, connect=3.0)
 _STREAM_PATIENCE = httpx.Timeout(10.0, connect=3.0, read=6.0)
@@ -70,8 +74,8 @@ class ControlPlane:
         told = [{"sequence": item.sequence, "report": item.report.to_wire()} for item in batch]
         await self._post("/reports", {"boot": boot, "reports": told})
 
-    async def directives(self) -> AsyncIterator[Directive | Fault | Check | TierPlan | Evacuation | None]:
-        """Directives, faults, examinations and plans as they come; None is an empty line. Raises Unreachable when the stream ends."""
+    async def directives(self) -> AsyncIterator[Line | None]:
+        """What is told, as it comes; None is an empty line. Raises Unreachable when the stream ends."""
         self._check_network()
         try:
             async with self._http.stream("GET", "/directives", headers=self._headers(), timeout=_STREAM_PATIENCE) as answer:
@@ -113,11 +117,13 @@ class ControlPlane:
         return {"content-type": "application/json"} | ({"authorization": f"Bearer {self.token}"} if self.token else {})
 
 
-def _line(wire: dict[str, Any]) -> Directive | Fault | Check | TierPlan | Evacuation:
+def _line(wire: dict[str, Any]) -> Line:
     if "memory_tier" in wire:
         return TierPlan.from_wire(wire["memory_tier"])
     if "evacuate" in wire:
         return Evacuation.from_wire(wire["evacuate"])
+    if "standby" in wire:
+        return Standby.from_wire(wire["standby"])
     if "check" in wire:
         return Check.from_wire(wire["check"])
     return Fault.from_wire(wire["fault"]) if "fault" in wire else Directive.from_wire(wire)

@@ -39,6 +39,7 @@ from everstep.protocol import (
     Registration,
     Welcome,
 )
+from everstep.standby import Standby
 from everstep.tiers import TierPlan
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,8 @@ class Runs(Protocol):
     def inventory(self) -> tuple[ProcessReport, ...]: ...
 
     async def apply(self, assignment: Assignment) -> None: ...
+
+    def stand_by(self, told: Standby) -> None: ...
 
     async def stop(self, grace_s: float) -> None: ...
 
@@ -245,7 +248,7 @@ class Agent:
                     log.info("directive stream ended: %s", error)
                 await self._parts.pauses.after(tries)
 
-    def _hear(self, told: Fault | Check | TierPlan | Evacuation) -> None:
+    def _hear(self, told: Fault | Check | TierPlan | Evacuation | Standby) -> None:
         match told:
             case Fault():
                 self._spawn(self._parts.faults.hear(told))
@@ -255,6 +258,8 @@ class Agent:
                 self._parts.tier.take(told)
             case Evacuation():
                 self._parts.notices.hear(told)
+            case Standby():
+                self._parts.supervisor.stand_by(told)
 
     def _running_jobs(self) -> set[str]:
         return {process.job for process in self._parts.supervisor.inventory() if process.status is not ProcessStatus.EXITED}

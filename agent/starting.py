@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import subprocess
 from collections.abc import Awaitable, Callable, Mapping
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from everstep.protocol import PREFETCH_VARIABLE, Assignment, Process
+from everstep.protocol import NODE_ID_VARIABLE, PREFETCH_VARIABLE, Assignment, Process
 
 from . import processes, torchrun
 from .prefetch import Prefetch
@@ -28,6 +29,22 @@ class Started:
     child: subprocess.Popen[bytes] | None = None
     was_never_wanted: bool = False
     """It was let go before it had to be started."""
+
+
+@dataclass
+class Running:
+    """A process that this node has or had. ``record`` is None while it is being started."""
+
+    job: str
+    record: Record | None = None
+    is_ready: bool = False
+    is_finished: bool = False
+    is_dismissed: bool = False
+    ending: asyncio.Task[None] | None = None
+
+    @property
+    def has_exited(self) -> bool:
+        return self.record is not None and self.record.has_exited
 
 
 class Starter:
@@ -70,10 +87,9 @@ class Starter:
         script = processes.as_script(assignment.launch)
         with contextlib.suppress(ZygoteFailed, OSError):
             if script is not None:
-                common = self._common(assignment)
-                zygote = await self._zygotes.get(
-                    script.interpreter, common, self.log_path(assignment.job, "zygote"), assignment.job
-                )
+                shared, _ = _shared(self._common(assignment))
+                log = self.log_path(assignment.job, "zygote")
+                zygote = await self._zygotes.get(script.interpreter, shared, log, assignment.job)
                 await zygote.ready()
 
     def never(self, process: Process, assignment: Assignment) -> Started:
@@ -115,18 +131,19 @@ class Starter:
     ) -> Started | None:
         """None when there is no zygote to fork from: an interpreter without torch or everstep, say."""
         job = assignment.job
+        shared, of_job = _shared(common)
         request: dict[str, Any] = {
             "process": process.id,
             "script": script.path,
             "arguments": list(script.arguments),
             "working_dir": assignment.launch.working_dir,
-            "env": own,
+            "env": of_job | own,
             "log": str(log),
             "record": str(self.record_path(process.id)),
             "record_members": {"job": job, "process": process.id, "log": str(log)},
         }
         try:
-            zygote = await self._zygotes.get(script.interpreter, common, self.log_path(job, "zygote"), job)
+            zygote = await self._zygotes.get(script.interpreter, shared, self.log_path(job, "zygote"), job)
             pid = await zygote.fork(request)
         except ZygoteFailed:
             return None
@@ -138,3 +155,14 @@ class Starter:
         record = Record(assignment.job, process.id, str(log), child.pid, processes.start_time(child.pid) or 0)
         record.write(self.record_path(process.id))
         return Started(record, child)
+
+
+def _shared(common: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """What a zygote sees, and what is of one job alone and of no use to an import: jobs that differ in nothing else share a zygote."""
+    of_job = {name: value for name, value in common.items() if name == "WORLD_SIZE" or _is_ours(name)}
+    return {name: value for name, value in common.items() if name not in of_job}, of_job
+
+
+def _is_ours(name: str) -> bool:
+    """Not the node's name, by which everything that runs on it is found."""
+    return name.startswith("EVERSTEP_") and name != NODE_ID_VARIABLE

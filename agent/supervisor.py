@@ -11,7 +11,7 @@ import asyncio
 import signal
 import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from everstep.protocol import (
     Report,
     StepReport,
 )
+from everstep.standby import Standby as Order
 from everstep.tiers import DurableReport
 
 from . import processes, torchrun
@@ -38,27 +39,12 @@ from .processes import Exit, Exits, Record
 from .progress import Progress
 from .ranks import Door, rank_report
 from .rendezvous import Rendezvous
-from .starting import Started, Starter, Variables
+from .standby import Standby
+from .starting import Running, Started, Starter, Variables
 from .zygotes import Zygotes
 
 _CANNOT_START = 127
 """As shells say."""
-
-
-@dataclass
-class _Running:
-    """A process that this node has or had. ``record`` is None while it is being started."""
-
-    job: str
-    record: Record | None = None
-    is_ready: bool = False
-    is_finished: bool = False
-    is_dismissed: bool = False
-    ending: asyncio.Task[None] | None = None
-
-    @property
-    def has_exited(self) -> bool:
-        return self.record is not None and self.record.has_exited
 
 
 class Supervisor:
@@ -80,7 +66,7 @@ class Supervisor:
         self._door = Door(state_dir, self)
         self._rendezvous = Rendezvous(address)
         self._exits = Exits(state_dir / "exits.jsonl")
-        self._processes: dict[str, _Running] = {}
+        self._processes: dict[str, Running] = {}
         self._assignments: dict[str, Assignment] = {}
         self._zygotes = Zygotes(self._exits.learn)
         self._prefetch = Prefetch(prefetch_dir)
@@ -99,6 +85,7 @@ class Supervisor:
         self._ports = torchrun.MasterPorts(state_dir / "jobs")
         self._bell = Bell()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._standby = Standby(self._zygotes, self._starter.warm, self._run, is_wanted=self._is_wanted, is_idle=self._is_idle)
 
     # ------------------------------------------------------------ what the agent calls
 
@@ -136,7 +123,7 @@ class Supervisor:
         listed = {process.id for process in assignment.processes}
         for process in assignment.processes:
             if process.id not in self._processes:
-                self._processes[process.id] = _Running(assignment.job)
+                self._processes[process.id] = Running(assignment.job)
                 self._run(self._launch(process, assignment))
         for name, running in list(self._processes.items()):
             if running.job == assignment.job and name not in listed:
@@ -150,6 +137,10 @@ class Supervisor:
         self._evacuations.hear(told)
         for process in self._processes:
             self._door.tell_notice(process, told)
+
+    def stand_by(self, told: Order) -> None:
+        """While nothing runs here, whatever the processes that are expected would import is held in memory."""
+        self._standby.hear(told)
 
     async def stop(self, grace_s: float) -> None:
         """Ends everything on the node: asks, then, after ``grace_s``, kills."""
@@ -279,7 +270,7 @@ class Supervisor:
 
     def _adopt(self, record: Record) -> None:
         """A process of the supervisor before this one. If it has ended meanwhile, that is told now."""
-        self._processes[record.process] = _Running(record.job, record)
+        self._processes[record.process] = Running(record.job, record)
         if record.is_running():
             self._watch(record)
         elif not record.has_exited:
@@ -321,11 +312,11 @@ class Supervisor:
             generation = assignment.generation.number if assignment and assignment.generation else 0
             self._report(FailedReport(record.job, process, generation, told))
 
-    def _listens(self, process: str, running: _Running) -> bool:
+    def _listens(self, process: str, running: Running) -> bool:
         """A plain script may be connected, to tell its steps. It hears nothing."""
         return self._door.is_connected(process) and not self._is_plain(running.job)
 
-    def _let_go(self, process: str, running: _Running, grace_s: float) -> None:
+    def _let_go(self, process: str, running: Running, grace_s: float) -> None:
         if running.has_exited:
             self._forget(process)
             return
@@ -354,7 +345,7 @@ class Supervisor:
         if running is not None and not self._is_wanted(running.job):
             self._assignments.pop(running.job, None)
             self._prefetch.forget(running.job)
-        self._zygotes.release(self._is_wanted)
+        self._standby.look()
 
     def _forget_job(self, job: str) -> None:
         """Nothing of it is to run here. Its assignment is kept while something of it still does."""
@@ -363,13 +354,16 @@ class Supervisor:
         if not self._is_wanted(job):
             self._assignments.pop(job, None)
             self._prefetch.forget(job)
-        self._zygotes.release(self._is_wanted)
+        self._standby.look()
 
     def _is_wanted(self, job: str) -> bool:
         """Something of it runs here, or should."""
         assignment = self._assignments.get(job)
         is_listed = assignment is not None and bool(assignment.processes)
         return is_listed or any(running.job == job for running in self._processes.values())
+
+    def _is_idle(self) -> bool:
+        return not self._processes
 
     # ------------------------------------------------------------ reports
 

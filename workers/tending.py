@@ -22,6 +22,7 @@ from models.job.changes import settle_spares
 from models.job.elastic import AUTO
 from models.job.states import ENDED
 from models.job.table import Generation, Job
+from models.node.changes import settle_standby
 from models.node.states import NodeState
 from models.node.table import Node
 from models.session import unit_of_work
@@ -108,6 +109,7 @@ def size_spare_pools(plane: Plane) -> int:
             with unit_of_work(plane.sessions) as session:
                 cluster, group = clusters.get(session, row.cluster_id, lock=True), clusters.group(session, row.id)
                 settle_spare_pool(session, cluster, group, found.spares, why=f"{found.why}.", now=now)
+                settle_standby(session, cluster.id)
             changed += 1
     return changed
 

@@ -6,6 +6,8 @@ Locks are taken in the order node, job (sorted), process, which is the order of 
 from __future__ import annotations
 
 import hmac
+import json
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +16,7 @@ from typing import Any
 from sqlalchemy import select, union
 from sqlalchemy.orm import Session
 
-from api.operations import tiers
+from api.operations import standby, tiers
 from api.settings import Settings
 from everstep import protocol
 from everstep.notices import Evacuation
@@ -49,6 +51,8 @@ _CHECKS = -(1 << 52)
 """Lines of examinations are numbered below it, those of faults above."""
 _EVACUATIONS = -(1 << 56)
 """Lines of a node's leaving are numbered below it."""
+_STANDBY = -(1 << 58)
+"""Lines of what a node holds itself ready for are numbered below it."""
 _PLANS = -(1 << 60)
 """Lines of plans of memory tiers are numbered below it."""
 _STREAM = "stream"
@@ -149,7 +153,7 @@ def close_stream(session: Session, node_id: NodeId, name: str, *, now: datetime)
 def assignments(session: Session, node_id: NodeId, commons: tiers.Commons, *, now: datetime) -> list[Line]:
     """The plan of its memory tier, all that the node should run, oldest first, the faults that it is to know of, and by when it is to be left.
 
-    A fault's line has another number with each of its states, and none that a directive could have. The plan comes before what needs it: a process
+    Last comes what it holds itself ready for. A fault's line has another number with each of its states, and none that a directive could have. The plan comes before what needs it: a process
     is told the token of its namespace when it starts.
     """
     plan = tiers.line(session, node_id, commons, now=now)
@@ -157,7 +161,8 @@ def assignments(session: Session, node_id: NodeId, commons: tiers.Commons, *, no
     told += directives(session, node_id)
     told += [Line(_number(fault), {"fault": _fault(fault).to_wire()}) for fault in fault_queries.of_node(session, node_id)]
     told += [Line(_CHECKS - check.sequence, {"check": check.order}) for check in health_queries.asked_of_node(session, node_id)]
-    return told + _evacuation(node_queries.get(session, node_id))
+    node = node_queries.get(session, node_id)
+    return told + _evacuation(node) + _standby(session, node)
 
 
 def directives(session: Session, node_id: NodeId) -> list[Line]:
@@ -195,6 +200,15 @@ def _evacuation(node: Node) -> list[Line]:
     why = node.leave_why or "nothing has to leave the node any more"
     told = Evacuation(number, why, deadline, is_over=node.leave_why is None)
     return [Line(_EVACUATIONS - number, {"evacuate": told.to_wire()})]
+
+
+def _standby(session: Session, node: Node) -> list[Line]:
+    """Its number says what is in it: another one is news."""
+    found = standby.standby(session, node)
+    if found is None:
+        return []
+    wire = found.to_wire()
+    return [Line(_STANDBY - zlib.crc32(json.dumps(wire, sort_keys=True).encode()), {"standby": wire})]
 
 
 def _number(fault: Fault) -> int:

@@ -14,6 +14,7 @@ from models.errors import Invalid
 from models.job import queries as jobs
 from models.job.table import Job
 from models.node import queries as nodes
+from models.node.changes import settle_standby
 from models.node.states import NodeState
 from models.notify import nudge
 
@@ -43,6 +44,7 @@ def put(work: Work, cluster: str, group: str | None, count: int | None, *, is_si
     if count is not None and count > chosen.target_count:
         raise Invalid(message=f"Nodes: group '{chosen.name}' has {chosen.target_count} nodes; it cannot keep {count} of them free.")
     request_spare_pool(work.session, row, chosen, count, now=work.now)
+    settle_standby(work.session, row.id)
     for job in jobs.of_cluster(work.session, row.id, live_only=True):
         nudge(work.session, Job.KIND, job.id)
     return next(one for one in _pools(work, row) if one.group == chosen.name)

@@ -20,7 +20,7 @@ from models.node.labels import DECLARED, TAINT, Worn
 from models.node.states import NODE, ON_SUSPICION, RESTARTING, CapacityType, HostWord, NodeState, Schedulability
 from models.node.table import Host, Node
 from models.notify import DIRECTIVE as CHANNEL
-from models.notify import notify, nudge
+from models.notify import notify, notify_all, nudge
 from models.operation import queries as operations
 from models.operation.changes import settle_done
 from models.operation.states import OF_NODES, OperationState
@@ -222,6 +222,16 @@ def settle_staying(session: Session, node: Node, *, why: str, now: datetime) -> 
     _number_evacuation(node)
     record(session, node, "node staying", why, now)
     _tell_evacuation(session, node, now)
+
+
+def settle_standby(session: Session, cluster_id: str) -> None:
+    """What nodes of the cluster's spare pools are to hold themselves ready for has changed: their agents are told."""
+    pooled = select(Node.id).join(InstanceGroup, InstanceGroup.id == Node.group_id).where(InstanceGroup.spare_nodes.is_not(None))
+    found = session.scalars(
+        pooled.where(Node.cluster_id == cluster_id, Node.state.not_in((NodeState.REQUESTED, NodeState.GONE)))
+    ).all()
+    if found:
+        notify_all(session, CHANNEL, found)
 
 
 def _number_evacuation(node: Node) -> None:

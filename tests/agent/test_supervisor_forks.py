@@ -16,6 +16,7 @@ import pytest
 from agent import processes
 from agent.supervisor import Supervisor
 from everstep.protocol import Assignment, Launch, Process, ProcessReport, ProcessStatus, Report
+from everstep.standby import Expected, Standby
 from tests.patience import PATIENCE
 
 SCRIPT = """
@@ -152,3 +153,64 @@ def test_a_script_that_is_not_there_is_one_line_with_its_name(tmp_path: Path, sc
     assert ended_as.tail is not None
     assert ended_as.tail.startswith(f"everstep: cannot start {script} in {tmp_path / folder}: ")
     assert len(ended_as.tail.splitlines()) == 1
+
+
+# ------------------------------------------------------------ a node that stands by
+
+
+def expected(folder: Path, *, is_alone: bool = False, is_plain: bool = False, **env: str) -> Expected:
+    return Expected(Launch(("python", "script.py"), str(folder / "work"), env=env, is_plain=is_plain), is_alone=is_alone)
+
+
+def zygotes() -> set[int]:
+    """Children of this process that have been started as one."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == os.getpid() and b"everstep.resilience.zygote" in (path / "cmdline").read_bytes():
+                found.add(int(path.name))
+        except OSError:
+            continue
+    return found
+
+
+async def until(claim: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20 * PATIENCE
+    while not claim():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+
+
+def test_a_node_that_stands_by_forks_from_what_it_holds_ready_whatever_the_jobs_size(tmp_path: Path) -> None:
+    held: set[int] = set()
+
+    async def scenario(supervisor: Supervisor, reports: list[Report]) -> None:
+        supervisor.stand_by(Standby((expected(tmp_path, WORLD_SIZE="8", EVERSTEP_NAMESPACE="one", LR="0.1"),)))
+        await until(lambda: len(zygotes()) == 1)
+        held.update(zygotes())
+        launch = Launch(
+            ("python", "script.py"), str(tmp_path / "work"), env={"WORLD_SIZE": "4", "EVERSTEP_NAMESPACE": "b", "LR": "0.1"}
+        )
+        await run(supervisor, reports, launch, "p-good")
+        assert zygotes() == held
+        await supervisor.apply(Assignment("job", launch))
+        assert zygotes() == held, "it stands by for the next one"
+        supervisor.stand_by(Standby())
+        await until(lambda: not zygotes())
+
+    on_a_node(tmp_path, scenario)
+    assert {json.loads((tmp_path / "work" / "p-good.json").read_text())["parent"]} == held
+
+
+def test_a_node_that_is_busy_warms_nothing_up_until_it_is_idle(tmp_path: Path) -> None:
+    async def scenario(supervisor: Supervisor, reports: list[Report]) -> None:
+        launch = Launch(("sleep", "60"), str(tmp_path / "work"))
+        await supervisor.apply(Assignment("job", launch, (Process("p-sleep"),)))
+        supervisor.stand_by(Standby((expected(tmp_path), expected(tmp_path, is_plain=True, is_alone=True))))
+        await until(lambda: any(isinstance(report, ProcessReport) and report.pid for report in reports))
+        assert zygotes() == set()
+        await supervisor.apply(Assignment("job", launch, grace_s=0.0))
+        await until(lambda: len(zygotes()) == 2)
+
+    on_a_node(tmp_path, scenario)

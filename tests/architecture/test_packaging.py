@@ -92,6 +92,7 @@ VOCABULARY = {
         "hardware",
         "notices",
         "gathered",
+        "standby",
         "evidence",
         "tiers",
         "shards",

@@ -29,6 +29,7 @@ from models.job.stragglers import are_replaced
 from models.job.table import Generation, Job, JobProcess
 from models.move import wake
 from models.node import queries as nodes
+from models.node.changes import settle_standby
 from models.node.states import RESTARTING, NodeState
 from models.node.table import Node
 from models.notify import nudge
@@ -45,6 +46,8 @@ from workers.reconcilers.job_size import Claim, elasticity, is_free_asked, is_of
 _GENERATIONS = 12
 """How many of the newest generations a plan looks at."""
 _WAITING = (JobState.QUEUED, JobState.FORMING, JobState.RECOVERING)
+_AWAY = frozenset({*ENDED, JobState.QUEUED})
+"""Nothing of such a job runs anywhere."""
 _GOING = (NodeState.DRAINING, NodeState.DETACHING, *RESTARTING, NodeState.RELEASING, NodeState.GONE)
 
 
@@ -80,6 +83,8 @@ class JobReconciler:
             wake(session, job, now=now)  # its processes are still to leave
         if job.state in ENDED:
             _nudge_waiting(session, job)
+        if (job.state in _AWAY) is not (was in _AWAY):
+            settle_standby(session, job.cluster_id)
 
     def _seen(self, session: Session, job: Job, now: datetime) -> seen_as.JobSeen:
         cluster = session.get_one(Cluster, job.cluster_id)
