@@ -158,6 +158,22 @@ def test_a_gradient_is_corrupted_before_it_is_reduced_or_after(how: str, factor:
     assert model.bias.grad.item() == 2.0, "outside of the block nothing is corrupted"
 
 
+@pytest.mark.timeout(200)
+def test_a_shards_gradient_is_corrupted_for_all_ranks_before_it_is_reduced_and_for_one_after(tmp_path: Path) -> None:
+    """FSDP2 on two ranks: what flows into a layer reaches everybody's shards of it and of the layers before; a shard is one rank's own."""
+    script = SCRIPT.with_name("faulted_shards.py")
+    environment = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[3]), "OMP_NUM_THREADS": "1"}
+    ranks = [subprocess.Popen([sys.executable, script, str(rank), tmp_path], env=environment) for rank in range(2)]
+    assert [rank.wait(150) for rank in ranks] == [0, 0]
+    first, struck = (json.loads((tmp_path / f"told-{rank}.json").read_text()) for rank in range(2))
+    assert (first["waiting"], struck["waiting"]) == (2, 0)
+    assert [first["sick"][step] for step in "023"] == [[], [], []]
+    assert (struck["sick"]["0"], struck["sick"]["3"]) == ([], [])
+    assert {name.partition(".")[0] for name in first["sick"]["1"] + struck["sick"]["1"]} == {"0", "1"}
+    assert first["sick"]["1"]
+    assert struck["sick"]["2"] == ["1.bias"]
+
+
 @settings(max_examples=100, deadline=None)
 @given(some.floats(-1e3, 1e3, width=32))
 def test_a_flipped_bit_is_a_wholly_different_number_and_flips_back(value: float) -> None:
