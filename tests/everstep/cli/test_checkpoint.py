@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from click.testing import Result
-from typer.testing import CliRunner
 
-from everstep.cli.main import app
 from models.session import Sessions, unit_of_work
 from tests import rows
-from tests.live import ThreadedApi
-
-Type = Callable[..., Result]
-
-
-@pytest.fixture
-def type_(api: ThreadedApi, bearer: str, monkeypatch: pytest.MonkeyPatch) -> Type:
-    monkeypatch.setenv("EVERSTEP_URL", api.url)
-    monkeypatch.setenv("EVERSTEP_TOKEN", bearer)
-    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+from tests.everstep.cli.conftest import Type
 
 
 @pytest.fixture

@@ -4,28 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-from click.testing import Result
-from typer.testing import CliRunner
-
-from everstep.cli.main import app
 from models.job.states import ProcessState
 from models.session import Sessions
 from tests.agent.test_loop_against_the_control_plane import SLEEP, assign, until
-from tests.live import Host, Place, ThreadedApi, Work, wait_for
-
-Type = Callable[..., Result]
-
-
-@pytest.fixture
-def type_(api: ThreadedApi, bearer: str, monkeypatch: pytest.MonkeyPatch) -> Type:
-    """Types a command and returns what came of it."""
-    monkeypatch.setenv("EVERSTEP_URL", api.url)
-    monkeypatch.setenv("EVERSTEP_TOKEN", bearer)
-    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+from tests.everstep.cli.conftest import Type
+from tests.live import Host, Place, Work, wait_for
 
 
 def test_faults_are_injected_listed_and_cleared(

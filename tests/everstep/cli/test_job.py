@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,20 +20,12 @@ from models.job.states import JobState, ProcessState
 from models.job.table import Job, JobProcess
 from models.session import Sessions, unit_of_work
 from tests import rows
-from tests.live import ThreadedApi, Work, wait_for
+from tests.everstep.cli.conftest import Type
+from tests.live import Work, wait_for
 
-Type = Callable[..., Result]
 WHY = (
     "user code failed: ValueError: [/no] such thing as [red], and a line that is longer than any terminal is wide, by far, I think"
 )
-
-
-@pytest.fixture
-def type_(api: ThreadedApi, bearer: str, monkeypatch: pytest.MonkeyPatch) -> Type:
-    """Types a command and returns what came of it."""
-    monkeypatch.setenv("EVERSTEP_URL", api.url)
-    monkeypatch.setenv("EVERSTEP_TOKEN", bearer)
-    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
 
 
 @pytest.fixture

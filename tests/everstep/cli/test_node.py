@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
 
-from everstep.cli.main import app
 from models.cluster.table import Cluster
 from models.node import queries as nodes
 from models.session import Sessions
-from tests.live import Place, ThreadedApi
-
-Type = Callable[..., Result]
-
-
-@pytest.fixture
-def type_(api: ThreadedApi, bearer: str, monkeypatch: pytest.MonkeyPatch) -> Type:
-    """Types a command and returns what came of it."""
-    monkeypatch.setenv("EVERSTEP_URL", api.url)
-    monkeypatch.setenv("EVERSTEP_TOKEN", bearer)
-    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+from tests.everstep.cli.conftest import Type
+from tests.live import Place
 
 
 @pytest.fixture
