@@ -40,6 +40,7 @@ from workers.plans.job_seen import (
 )
 
 _POLL = timedelta(seconds=5)
+_LATE = timedelta(seconds=10)
 _AGAIN = "User code has failed once more."
 _WAITS = " Then: "
 """Between why the last generation ended and what the next one waits for."""
@@ -88,7 +89,15 @@ def _watch(seen: JobSeen, generation: GenerationSeen, lost: Casualties, now: dat
     starts = () if done else _start(seen, lost, seen.spares + recruits, frozenset(process.node for process in members))
     extra = _superfluous(seen, lost, 0 if done else seen.spares + recruits)
     says = _say(seen, _told_size(seen, generation, size)) if seen.elastic is not None and size.why else ()
+    if done and now - max(process.state_since for process in done) >= _LATE:
+        says = _say(seen, _told_end(members, done))
     return Decision((*_given_up(lost), *form, *extra, *starts, *says), soonest(_POLL, size.again_in))
+
+
+def _told_end(members: Sequence[ProcessSeen], done: Sequence[ProcessSeen]) -> str:
+    """Nobody is ended for that: a script may write its results as long as it likes."""
+    late = [f"rank {rank} (process {one.id})" for rank, one in enumerate(members) if one not in done]
+    return f"{len(done)} of {len(members)} processes have ended with exit code 0; waits for the end of {', '.join(late)}."
 
 
 def _failed(

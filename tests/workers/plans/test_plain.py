@@ -96,6 +96,22 @@ def test_all_ranks_leaving_with_exit_code_zero_is_success():
     assert seen.seen.state is JobState.SUCCEEDED
 
 
+def test_a_rank_that_does_not_come_to_its_end_is_named_and_left_alone():
+    """It may write results, or hang in the end of its process group: only its user can know."""
+    seen = training()
+    seen.exit(seen.rank(0).id, code=0)
+    seen.look()
+    assert "waits for the end" not in (seen.seen.why or "")
+    seen.run_for(12)
+    late = seen.rank(1).id
+    assert seen.seen.why == f"1 of 2 processes have ended with exit code 0; waits for the end of rank 1 (process {late})."
+    seen.run_for(600)
+    assert seen.process(late).is_alive
+    seen.exit(late, code=0)
+    seen.look()
+    assert seen.seen.state is JobState.SUCCEEDED
+
+
 def test_a_killed_rank_ends_its_generation_and_costs_no_restart():
     seen = training()
     before = seen.seen.generation
