@@ -3,7 +3,7 @@
 Keys live in one *space* per (job, generation). A space opens when the agent is told of the generation, and is dropped, its waiters
 woken, as soon as a newer one exists: nobody can wait for a peer that has already moved on.
 
-Wire: newline-delimited JSON, one request at a time on a connection; values are strings (clients encode bytes as base64).
+Wire: newline-delimited JSON; requests of a connection are answered in their order. Values are strings (clients encode bytes as base64).
 
     {"op": "open", "job": …, "generation": …, "token": …}      once, first
     {"op": "set", "key": …, "value": …}                        {"op": "get", "key": …}           waits for the key
@@ -35,6 +35,8 @@ _MOST_GATHERINGS = 100
 _BACKLOG = 4096
 """All members of a generation come at once."""
 OPEN_PATIENCE_S = 10.0
+_LINGER_S = 1.0
+_CHUNK = 1 << 16
 
 
 class _Refused(Exception):
@@ -243,6 +245,7 @@ class Rendezvous:
             writer.write(answer)
             await writer.drain()
             if space is None:
+                await _linger(reader, writer)
                 return
 
     async def _open(self, request: dict[str, Any]) -> _Space:
@@ -259,6 +262,15 @@ class Rendezvous:
             message = "unknown job or generation, or wrong token"
             raise _Refused(message)
         return space
+
+
+async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Reads what comes after a refused opening: were the connection closed before that, it would be reset, and the answer lost with it."""
+    writer.write_eof()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_LINGER_S):
+            while await reader.read(_CHUNK):
+                pass
 
 
 def _encoded(answer: dict[str, Any]) -> bytes:

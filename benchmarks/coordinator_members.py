@@ -20,18 +20,20 @@ async def _member(port: int, rank: int, cards: list[dict[str, object]]) -> tuple
     reader, writer = await asyncio.open_connection(ADDRESS, port)
     sent = 0
 
-    async def ask(**request: object) -> bytes:
-        """The bytes after the answer, if there are any."""
+    async def ask(*requests: dict[str, object]) -> bytes:
+        """The bytes after the last answer, if there are any."""
         nonlocal sent
-        writer.write(json.dumps(request).encode() + b"\n")
-        line = await reader.readline()
-        told = await reader.readexactly(json.loads(line).get("bytes", 0))
-        sent += len(line) + len(told)
+        writer.write(b"".join(json.dumps(request).encode() + b"\n" for request in requests))
+        for _ in requests:
+            line = await reader.readline()
+            told = await reader.readexactly(json.loads(line).get("bytes", 0))
+            sent += len(line) + len(told)
         return told
 
-    await ask(op="open", job="job", generation=2, token="secret")  # noqa: S106, nobody's
-    packed = await ask(op="gather", name="cards", rank=rank, count=len(cards), value=cards[rank])
-    await ask(op="meet", name="held", rank=rank, count=len(cards))
+    opening = {"op": "open", "job": "job", "generation": 2, "token": "secret"}
+    place = {"rank": rank, "count": len(cards)}
+    packed = await ask(opening, {"op": "gather", "name": "cards", "value": cards[rank], **place})
+    await ask({"op": "meet", "name": "held", **place})
     writer.close()
     return sent, packed
 

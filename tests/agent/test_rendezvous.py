@@ -207,6 +207,18 @@ def test_an_unknown_generation_is_refused_after_a_while(monkeypatch: pytest.Monk
     serve(scenario)
 
 
+@pytest.mark.parametrize("nbytes", [10, 3 << 20], ids=["a word", "more than a socket holds"])
+def test_who_is_refused_hears_why_whatever_was_sent_with_the_opening(nbytes: int) -> None:
+    async def scenario(server: Rendezvous, port: int) -> None:
+        server.admit(generation(2, port))
+        with pytest.raises(Superseded):
+            await ask(client(1, port), "set", key="k", value="x" * nbytes)
+        with pytest.raises(RendezvousRefused, match="wrong token"):
+            await ask(client(2, port, token="guess"), "set", key="k", value="x" * nbytes)
+
+    serve(scenario)
+
+
 def test_a_forgotten_job_is_unknown() -> None:
     async def scenario(server: Rendezvous, port: int) -> None:
         server.admit(generation(1, port))
