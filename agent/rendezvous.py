@@ -8,7 +8,7 @@ Wire: newline-delimited JSON; requests of a connection are answered in their ord
     {"op": "open", "job": …, "generation": …, "token": …}      once, first
     {"op": "set", "key": …, "value": …}                        {"op": "get", "key": …}           waits for the key
     {"op": "add", "key": …, "amount": …}                       {"op": "wait", "keys": […]}       waits for all
-    {"op": "check", "keys": […]}   {"op": "delete", "key": …}
+    {"op": "check", "keys": […]}   {"op": "delete", "key": …}         {"op": "get-all", "keys": […]}     waits for all, and tells their values
     {"op": "gather", "name": …, "rank": …, "count": …, "value": {…}}      lays a value, waits for so many, and is told all in order of rank
     {"op": "meet", "name": …, "rank": …, "count": …}                      the same for members who have nothing to tell
 
@@ -133,8 +133,9 @@ class _Space:
         return self._values[key]
 
     async def until_held(self, keys: list[str]) -> None:
-        while missing := [key for key in keys if key not in self._values]:
-            await self._wait(self._for_keys.setdefault(missing[0], []))
+        for key in keys:
+            while key not in self._values:
+                await self._wait(self._for_keys.setdefault(key, []))
 
     async def gather(self, name: str, rank: int, count: int, value: dict[str, Any]) -> _Gathering:
         """Waits until all have laid theirs."""
@@ -288,6 +289,12 @@ async def _get(space: _Space, request: dict[str, Any]) -> str:
     return space.value(key)
 
 
+async def _get_all(space: _Space, request: dict[str, Any]) -> list[str]:
+    keys = [str(key) for key in request["keys"]]
+    await space.until_held(keys)
+    return [space.value(key) for key in keys]
+
+
 async def _wait(space: _Space, request: dict[str, Any]) -> bool:
     keys = [str(key) for key in request["keys"]]
     await space.until_held(keys)
@@ -327,6 +334,7 @@ async def _unknown(_space: _Space, request: dict[str, Any]) -> NoReturn:
 _OPERATIONS: dict[str, Callable[[_Space, dict[str, Any]], Awaitable[Any]]] = {
     "set": _set,
     "get": _get,
+    "get-all": _get_all,
     "wait": _wait,
     "gather": _gather,
     "meet": _meet,

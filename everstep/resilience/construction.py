@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from . import settings
+from .addresses import Addresses
 from .escapes import OPERATION_TIMEOUT, Escape
 from .groups import GuardedGroup
 from .python_group import BACKEND
@@ -100,11 +101,12 @@ class Construction:
     def build_all(self, wanted: dict[str, Wanted], escape: Escape) -> dict[str, GuardedGroup]:
         """As ``build``, all of them beside each other, each in a thread of its own."""
         outcomes: dict[str, dist.ProcessGroup | Exception] = {}
+        stores = {name: Addresses(one.store, one.rank, one.size) for name, one in wanted.items()}
         progress = threading.Event()
 
         def construct(name: str, one: Wanted) -> None:
             try:
-                outcomes[name] = self._inner(one.store, one.rank, one.size)
+                outcomes[name] = self._inner(stores[name], one.rank, one.size)
             except Exception as error:  # noqa: BLE001, raised in the caller's thread
                 outcomes[name] = error
             progress.set()
@@ -123,7 +125,7 @@ class Construction:
             result = outcomes[name]
             if isinstance(result, Exception):
                 raise result
-            built[name] = GuardedGroup(result, one.rank, one.size, escape)
+            built[name] = GuardedGroup(result, one.rank, one.size, escape, stores[name])
         return built
 
     def install(self, group: GuardedGroup, store: dist.Store) -> None:

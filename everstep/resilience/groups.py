@@ -154,10 +154,14 @@ class _ThreadWait:
 
 
 class GuardedGroup(PythonGroup):
-    """A process group of one generation. ``inner`` does the work; this object decides how long anybody waits for it."""
+    """A process group of one generation. ``inner`` does the work; this object decides how long anybody waits for it.
 
-    def __init__(self, inner: dist.ProcessGroup, rank: int, size: int, escape: Escape) -> None:
+    ``store`` is what the inner one was built on, which holds no more than the C++ half of it.
+    """
+
+    def __init__(self, inner: dist.ProcessGroup, rank: int, size: int, escape: Escape, store: dist.Store | None = None) -> None:
         super().__init__(rank, size)
+        self._store = store
         self.escape = escape
         self._inner: dist.ProcessGroup | None = inner
         self._rank = rank

@@ -174,6 +174,9 @@ class RendezvousStore(dist.Store):
     def get(self, key: str) -> bytes:
         return base64.b64decode(self._client.request("get", key=key))
 
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        return [base64.b64decode(value) for value in self._client.request("get-all", keys=list(keys))]
+
     def add(self, key: str, amount: int) -> int:
         return int(self._client.request("add", key=key, amount=amount))
 
