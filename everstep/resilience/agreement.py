@@ -61,12 +61,12 @@ class Card:
 
     @classmethod
     def from_wire(cls, wire: dict[str, Any]) -> Card:
-        rows = {
-            name: tuple(tuple(one) if isinstance(one, list) else one for one in wire[name])
-            for name in ("groups", "replicas", "losses")
-        }
-        pairs = {name: tuple(wire[name]) if wire[name] else None for name in ("wanted", "seat")}
-        return cls(**{**wire, **rows, **pairs})
+        told = dict(wire)
+        for name in ("groups", "replicas", "losses"):
+            told[name] = tuple(tuple(one) if isinstance(one, list) else one for one in wire[name]) if wire[name] else ()
+        for name in ("wanted", "seat"):
+            told[name] = tuple(wire[name]) if wire[name] else None
+        return cls(**told)
 
     def standing(self) -> Standing:
         """Of a sharded state."""

@@ -47,12 +47,13 @@ async def recovered_and_restarted(folder: Path, tiers: Sequence[Node]) -> tuple[
 
 
 async def next_step_after_killing(plane: Plane, job: Job, victims: list[str]) -> float:
+    """When many are killed one after the other, the first generation without them may be made before the last is dead."""
     number, killed = len(job.generations) + 1, time.time()
     for victim in victims:
         os.kill(job.pids[victim], signal.SIGKILL)
-    await plane.until(lambda: len(reforms_of(job, number)) == RANKS, LIMIT_S)
-    await plane.until(lambda: first_step(job, number) is not None, LIMIT_S)
-    return (first_step(job, number) or 0.0) - killed
+    await plane.until(lambda: len(job.generations) >= number and len(reforms_of(job, len(job.generations))) == RANKS, LIMIT_S)
+    await plane.until(lambda: first_step(job, len(job.generations)) is not None, LIMIT_S)
+    return (first_step(job, len(job.generations)) or 0.0) - killed
 
 
 def test_sixteen_ranks_recover_in_a_fifth_of_what_a_restart_from_a_checkpoint_takes(tmp_path: Path) -> None:
@@ -61,11 +62,8 @@ def test_sixteen_ranks_recover_in_a_fifth_of_what_a_restart_from_a_checkpoint_ta
     print(
         f"{RANKS} ranks on 2 nodes: recovery {recovered:.2f} s, restart from memory {restarted:.2f} s, {recovered / restarted:.0%} of it"
     )
-    assert {report.source for number in (2, 3, 4) for report in reforms_of(job, number)} <= {
-        Source.KEPT,
-        Source.ROLLED_FORWARD,
-        Source.PEER,
-    }
-    assert {report.source for report in reforms_of(job, 5)} == {Source.MEMORY}
+    in_place = {Source.KEPT, Source.ROLLED_FORWARD, Source.PEER}
+    assert {report.source for number in (2, 3, 4) for report in reforms_of(job, number)} <= in_place
+    assert {report.source for report in reforms_of(job, len(job.generations))} == {Source.MEMORY}
     assert recovered <= MOST_S
     assert recovered <= MOST_OF_RESTART * restarted
