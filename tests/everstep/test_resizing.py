@@ -105,7 +105,7 @@ def test_growing_and_shrinking_changes_neither_the_samples_nor_the_mean_over_the
     assert all(line["scale"] == tokens.SCALE.get(line["world"], {}) for line in lines)
 
     for step in range(STEPS):
-        seen = [int(index) for line in lines if line["step"] == step for index in line["samples"]]
+        seen = [index for line in lines if line["step"] == step for index, _ in line["samples"]]
         assert Counter(seen) == Counter(
             DataOrder(tokens.SIZE, tokens.SEED).indices(step * tokens.GLOBAL_BATCH, tokens.GLOBAL_BATCH)
         )

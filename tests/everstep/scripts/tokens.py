@@ -114,7 +114,7 @@ def main(mode: str, notes: Path, until: int, workers: int = 0) -> None:
                 scheduler.step()
                 optimizer.zero_grad()
             if not run.rehearsing:
-                hashed = {index: hashlib.sha256(inputs.numpy().tobytes()).hexdigest()[:16] for index, (inputs, _) in batch}
+                hashed = [(index, hashlib.sha256(inputs.numpy().tobytes()).hexdigest()[:16]) for index, (inputs, _) in batch]
                 told = {
                     "step": step,
                     "world": run.world_size,
