@@ -1,7 +1,6 @@
 """What all members of a generation have laid, as one text that each of them is told. Part of ``everstep.protocol``.
 
-By columns: members say mostly the same things, and what all say alike is said once. Ten thousand cards take 90 KB this way, and half as much time to read
-as one after another.
+By columns: members say mostly the same things, and what all say alike is said once.
 
 Standard library only.
 """

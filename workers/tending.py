@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import func, select
@@ -32,6 +33,18 @@ from workers.plans import stragglers
 from workers.plans.fault_rate import WINDOW, Observed, estimate, faults_among, is_news
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Past:
+    """Of a cluster: its faults, and what replacements took."""
+
+    faults: Observed
+    took: list[timedelta]
+
+    def sized(self, nodes: int, *, had: int) -> sizing.Sizing:
+        """The spares for so many nodes."""
+        return sizing.size(estimate(self.faults, nodes).mtbf, sizing.replacement(self.took), nodes, had=had)
 
 
 def forget(plane: Plane) -> int:
@@ -76,12 +89,11 @@ def size_spares(plane: Plane) -> int:
     with unit_of_work(plane.sessions) as session:
         wanted = select(Job.id, Job.cluster_id, Job.wish, Job.spares).where(Job.spec["spares"].astext == AUTO)
         live = session.execute(wanted.where(Job.state.not_in(ENDED)).order_by(Job.id)).all()
-        clusters = {row.cluster_id for row in live}
-        observed = {one: (_observed(session, one, now), _replacements(session, one, now)) for one in clusters}
+        seen_in = {row.cluster_id for row in live}
+        past = {one: _Past(_observed(session, one, now), _replacements(session, one, now)) for one in seen_in}
     changed = 0
     for row in live:
-        faults, took = observed[row.cluster_id]
-        found = sizing.size(estimate(faults, row.wish).mtbf, sizing.replacement(took), row.wish, had=row.spares)
+        found = past[row.cluster_id].sized(row.wish, had=row.spares)
         if found.spares != row.spares:
             with unit_of_work(plane.sessions) as session:
                 settle_spares(session, jobs.get(session, row.id, lock=True), found.spares, why=f"{found.why}.", now=now)
@@ -96,15 +108,11 @@ def size_spare_pools(plane: Plane) -> int:
         wanted = select(InstanceGroup.id, InstanceGroup.cluster_id, InstanceGroup.target_count, InstanceGroup.spare_nodes)
         left_to_us = wanted.where(InstanceGroup.sizes_spares, InstanceGroup.state != GroupState.GONE).order_by(InstanceGroup.id)
         pools = session.execute(left_to_us).all()
-        observed = {
-            one: (_observed(session, one, now), _replacements(session, one, now)) for one in {row.cluster_id for row in pools}
-        }
+        seen_in = {row.cluster_id for row in pools}
+        past = {one: _Past(_observed(session, one, now), _replacements(session, one, now)) for one in seen_in}
     changed = 0
     for row in pools:
-        faults, took = observed[row.cluster_id]
-        found = sizing.size(
-            estimate(faults, row.target_count).mtbf, sizing.replacement(took), row.target_count, had=row.spare_nodes or 0
-        )
+        found = past[row.cluster_id].sized(row.target_count, had=row.spare_nodes or 0)
         if found.spares != row.spare_nodes:
             with unit_of_work(plane.sessions) as session:
                 cluster, group = clusters.get(session, row.cluster_id, lock=True), clusters.group(session, row.id)

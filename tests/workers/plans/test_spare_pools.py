@@ -33,25 +33,16 @@ def test_a_queued_job_is_not_placed_on_them_and_says_that_they_are_there(is_plai
 
 
 @pytest.mark.parametrize("is_plain", [False, True])
-def test_a_lost_node_is_made_up_for_there_when_no_other_is_free(is_plain):
-    here = training(nodes=3, replicas=2, spares=0, is_plain=is_plain)
+@pytest.mark.parametrize(("nodes", "takes_over"), [(3, "n2"), (4, "n3")], ids=["no other is free", "another is free"])
+def test_a_lost_node_is_made_up_for_there_only_when_no_other_is_free(nodes, takes_over, is_plain):
+    here = training(nodes=nodes, replicas=2, spares=0, is_plain=is_plain)
     pool(here, "n2")
     settle(here)
     assert set(nodes_of(here)) == {"n0", "n1"}
     here.release("n1")
     here.run(JobState.TRAINING)
     settle(here)
-    assert set(nodes_of(here)) == {"n0", "n2"}
-
-
-@pytest.mark.parametrize("is_plain", [False, True])
-def test_another_free_node_is_taken_before_them(is_plain):
-    here = training(nodes=4, replicas=2, spares=0, is_plain=is_plain)
-    pool(here, "n2")
-    here.release("n1")
-    here.run(JobState.TRAINING)
-    settle(here)
-    assert set(nodes_of(here)) == {"n0", "n3"}
+    assert set(nodes_of(here)) == {"n0", takes_over}
 
 
 @pytest.mark.parametrize("is_plain", [False, True])
