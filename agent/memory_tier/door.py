@@ -37,9 +37,9 @@ class Door:
 
     def stop(self) -> None:
         """Ends every connection; what was half received is given back."""
+        self._behind.arrivals.end()
         self._server.stop()
         self._behind.relay.close()
-        self._behind.arrivals.sweep(all_of_them=True)
 
     def _serve(self, exchange: Exchange) -> None:
         match exchange.request.parts:

@@ -23,7 +23,6 @@ _TARGET = re.compile(r"[\x21-\x7e]+")
 _VERSION = re.compile(r"HTTP/([0-9])\.([0-9])")
 _ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
-_CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})")
 _BAD = HTTPStatus.BAD_REQUEST
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE"})
 
@@ -98,19 +97,6 @@ def byte_range(headers: Mapping[str, str], size: int) -> tuple[int, int] | None:
     return start, end
 
 
-def content_range(headers: Mapping[str, str], length: int) -> tuple[int, int, int] | None:
-    """Which bytes of the whole a body is: start, end and the whole's size; None when it is all. Raises Refusal."""
-    told = headers.get("content-range")
-    if told is None:
-        return None
-    found = _CONTENT_RANGE.fullmatch(told.strip())
-    if found is not None:
-        start, last, size = (int(number) for number in found.groups())
-        if start <= last < size and last + 1 - start == length:
-            return start, last + 1, size
-    raise Refusal(_BAD, "Content-Range must be bytes FIRST-LAST/SIZE and agree with Content-Length")
-
-
 def response_head(status: HTTPStatus, headers: Mapping[str, str], length: int, *, keeps_alive: bool) -> bytes:
     """Raises ValueError: a header's value would end its line."""
     lines = [f"HTTP/1.1 {status.value} {status.phrase}", f"Content-Length: {length}"]
@@ -154,7 +140,7 @@ def _headers(fields: list[str]) -> dict[str, str]:
             "transfer-encoding",
             "authorization",
             "everstep-seal",
-            "content-range",
+            "everstep-stripes",
         }:
             raise Refusal(_BAD, f"the header {name} is there twice")
         found[name] = value.strip(" \t") if name not in found else f"{found[name]}, {value.strip()}"

@@ -23,6 +23,8 @@ from agent.memory_tier.http import LONGEST_HEAD, Refusal, Request, parse, respon
 _LOG = logging.getLogger(__name__)
 _CHUNK = 4 << 20
 """Bytes asked of the socket at once: large enough that calls cost nothing, small enough that a stall is seen in time."""
+_CACHED = 256 << 10
+"""As many, where they are looked at afterwards: they and the kernel's buffers of them fit into a processor's own cache."""
 _SMALL = 64 << 10
 """An unread body up to so many bytes is read and thrown away, so that the connection can go on."""
 _OWN = "this machine"
@@ -65,17 +67,21 @@ class Exchange:
         self.sent = 0
         self._line = line
         self._owed = request.length
-        self._is_begun = False
+        self._is_begun = self._is_invited = False
         self._keeps_alive = request.keeps_alive
 
-    def receive_into(self, view: memoryview) -> None:
-        """Fills ``view`` with the next bytes of the body. Raises Torn."""
+    def receive_into(self, view: memoryview, seen: Callable[[memoryview], object] | None = None) -> None:
+        """Fills ``view`` with the next bytes of the body. Raises Torn. A client that waits to be told to send it is told, also by an empty ``view``.
+
+        ``seen`` is given each piece of it as it has come, in order, while it is in a processor's cache.
+        """
         if len(view) > self._owed:
             message = f"{len(view)} bytes of a body that has {self._owed} left"
             raise ValueError(message)
-        if self.request.expects_continue and not self.received and self._owed and not self._is_begun:
+        if self.request.expects_continue and not self._is_invited and self._owed and not self._is_begun:
+            self._is_invited = True
             self._line.send(memoryview(b"HTTP/1.1 100 Continue\r\n\r\n"))
-        self._line.receive_into(view)
+        self._line.receive_into(view, seen)
         self.received += len(view)
         self._owed -= len(view)
 
@@ -167,11 +173,24 @@ class _Line:
         del self._ahead[: end + 4]
         return head
 
-    def receive_into(self, view: memoryview) -> None:
+    def receive_into(self, view: memoryview, seen: Callable[[memoryview], object] | None = None) -> None:
         done = min(len(self._ahead), len(view))
-        view[:done] = self._ahead[:done]
-        del self._ahead[:done]
-        self._move(done, len(view), lambda at: self._socket.recv_into(view[at : at + _CHUNK]))
+        if done:
+            view[:done] = self._ahead[:done]
+            del self._ahead[:done]
+            if seen is not None:
+                seen(view[:done])
+        receive = self._socket.recv_into
+        if seen is None:
+            self._move(done, len(view), lambda at: receive(view[at : at + _CHUNK]))
+            return
+
+        def receive_and_show(at: int) -> int:
+            moved = receive(view[at : at + _CACHED])
+            seen(view[at : at + moved])
+            return moved
+
+        self._move(done, len(view), receive_and_show)
 
     def send(self, view: memoryview) -> None:
         self._move(0, len(view), lambda at: self._socket.send(view[at : at + _CHUNK]))

@@ -1,16 +1,16 @@
 """What a memory tier asks of other nodes' tiers, over their doors: what is there, take this replica, give me those bytes.
 
-A replica travels as ``POST /v1/cp/checkpoints/{namespace}/{index}/{step}`` with its seal in ``Everstep-Seal``. A large one is cut at page boundaries
-into parts, two of which travel at once and the others after them, in order: the peer hashes what has come while the rest comes. Each is a POST of its own
-with ``Content-Range: bytes FIRST-LAST/SIZE``: they fill one segment, 202 says that others are missing, 201 that this was the last one and that the digest
-was right. Only then does the replica exist. Bytes are asked for with ``scope=local``, so that a peer never asks others on our behalf.
+A replica travels as ``POST /v1/cp/checkpoints/{namespace}/{index}/{step}`` with its seal in ``Everstep-Seal``. A large one travels in stripes, by
+several such requests at once (``stripes.py``). 201 says that all of it has come and that the digest was right: only then does the replica exist. Bytes are
+asked for with ``scope=local``, so that a peer never asks others on our behalf.
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from http import HTTPStatus
@@ -23,13 +23,15 @@ from everstep.tiers import TierPeer, TierPlan
 from .announced import Announcement
 from .line import Answer, Broken, Line
 from .seals import checked
+from .stripes import ALONE, Push, Stream
+from .stripes import HEADER as STRIPES
 
 STREAMS = 2
 """Measured on loopback: two streams carry 1.6 times what one does, four no more than two."""
 CUT_FROM = 32 << 20
-"""From this size on a shard travels in parts."""
-PUSHED_AT_ONCE = 64 << 20
-"""The longest part of a replica. What the last parts hold is hashed when they are there, and nothing travels then."""
+"""From this size on a shard travels by several streams."""
+STRIPE = 4 << 20
+"""While a peer reads one the kernel receives the next one for it: longer ones its sockets' buffers would not hold, and changing to another stream takes time."""
 _PAGE = 4096
 _MOST_IDLE = 4
 _LONGEST_JSON = 64 << 20
@@ -101,32 +103,13 @@ class Peers:
 
     def push(self, peer: TierPeer, seal: Seal, body: memoryview) -> None:
         """Makes a replica there: returns once it is sealed there. Raises PeerAway."""
-        left = iter(parts(body.nbytes, count=max(STREAMS, -(-body.nbytes // PUSHED_AT_ONCE))))
-        is_over = threading.Event()
-
-        def stream() -> bool:
-            """Sends part after part of what is left; whether the whole was sealed with one of them."""
-            for number, span in enumerate(left):
-                try:
-                    is_sealed = not is_over.is_set() and self._push(peer, seal, body, span, is_expected=number > 0)
-                except BaseException:
-                    is_over.set()
-                    raise
-                if is_sealed:
-                    is_over.set()
-                    return True
-            return False
-
-        others = [self._streams.submit(stream) for _ in range(STREAMS - 1)] if body.nbytes >= CUT_FROM else []
-        try:
-            sealed = [stream()]
-        finally:
-            failed = [one.exception() for one in others]  # waited for: they read the caller's body
-        for error in failed:
-            if error is not None:
-                raise error
-        if not any([*sealed, *(one.result() for one in others)]):
-            raise PeerAway(peer, "it took all parts and sealed none")
+        if body.nbytes < CUT_FROM:
+            self._push(peer, seal, body, ALONE)
+        else:
+            push = Push(secrets.token_hex(8), STREAMS, STRIPE)
+            with ThreadPoolExecutor(STREAMS, thread_name_prefix="everstep-push") as streams:  # its own: all of a push go at once
+                for done in [streams.submit(self._push, peer, seal, body, Stream(push, number)) for number in range(STREAMS)]:
+                    done.result()
         with self._lock:
             self.pushed_bytes += body.nbytes
 
@@ -171,18 +154,18 @@ class Peers:
 
     # ------------------------------------------------------------------------------------------------ one request each
 
-    def _push(self, peer: TierPeer, seal: Seal, body: memoryview, span: tuple[int, int], *, is_expected: bool) -> bool:
-        """One part; whether the whole is sealed there. ``is_expected``: another part was taken just now. Raises PeerAway."""
-        first, last = span
-        headers = {"Everstep-Seal": json.dumps(seal.to_wire(), separators=(",", ":")), "Content-Length": str(last - first)}
-        if last - first < body.nbytes:
-            headers["Content-Range"] = f"bytes {first}-{last - 1}/{body.nbytes}"
-        if last - first >= _ASKS_FROM and not is_expected:
+    def _push(self, peer: TierPeer, seal: Seal, body: memoryview, stream: Stream) -> None:
+        """What one stream carries; returns once the whole is sealed there. Raises PeerAway."""
+        stripes = [body[start:end] for start, end in stream.spans(body.nbytes)]
+        nbytes = stream.nbytes(body.nbytes)
+        headers = {"Everstep-Seal": json.dumps(seal.to_wire(), separators=(",", ":")), "Content-Length": str(nbytes)}
+        if stream != ALONE:
+            headers[STRIPES] = str(stream)
+        if nbytes >= _ASKS_FROM:
             headers["Expect"] = "100-continue"
-        answer, told = self._asked(peer, lambda line: self._posted(line, _target(seal), headers, body[first:last]), _whole_text)
-        if answer.status not in {HTTPStatus.CREATED, HTTPStatus.ACCEPTED}:
+        answer, told = self._asked(peer, lambda line: self._posted(line, _target(seal), headers, stripes), _whole_text)
+        if answer.status != HTTPStatus.CREATED:
             raise PeerRefused(peer, answer.status, _why(told))
-        return answer.status == HTTPStatus.CREATED
 
     def _fetch(self, peer: TierPeer, seal: Seal, into: memoryview, start: int) -> None:
         headers = {"Range": f"bytes={start}-{start + into.nbytes - 1}"} if into.nbytes else {}
@@ -223,13 +206,14 @@ class Peers:
             raise PeerAway(peer, f"it answered {target} with something that is not JSON") from error
         return found if isinstance(found, dict) else {}
 
-    def _posted(self, line: Line, target: str, headers: Mapping[str, str], body: memoryview) -> Answer:
+    def _posted(self, line: Line, target: str, headers: Mapping[str, str], body: Sequence[memoryview]) -> Answer:
         line.ask("POST", target, {**headers, **self._bearer()})
         if "Expect" in headers:
             answer = line.hear()
             if answer.status != HTTPStatus.CONTINUE:  # it has it already, or does not want it; the body is never sent
                 return replace(answer, headers={**answer.headers, "connection": "close"})
-        line.send(body, is_stale="Expect" not in headers)
+        for part in body:
+            line.send(part, is_stale="Expect" not in headers)
         return line.hear()
 
     def _bearer(self) -> dict[str, str]:
@@ -278,9 +262,9 @@ class Peers:
         line.close()
 
 
-def parts(nbytes: int, *, count: int = STREAMS, cut_from: int = CUT_FROM) -> list[tuple[int, int]]:
-    """The half-open spans in which so many bytes travel: together all of them, cut at pages; of a small body all in one."""
-    count = count if nbytes >= max(cut_from, count * _PAGE) else 1
+def parts(nbytes: int) -> list[tuple[int, int]]:
+    """The half-open spans that are fetched at once: together all of so many bytes, cut at pages; of a small body all in one."""
+    count = STREAMS if nbytes >= CUT_FROM else 1
     cuts = [nbytes * part // count // _PAGE * _PAGE for part in range(count)]
     return list(zip(cuts, [*cuts[1:], nbytes], strict=True))
 

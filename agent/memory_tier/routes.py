@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import quote
 
-from agent.memory_tier.arriving import Arrivals
+from agent.memory_tier.arriving import Arrivals, Unfinished
 from agent.memory_tier.authority import Authority, Caller, Forbidden
 from agent.memory_tier.http import Refusal, Request
 from agent.memory_tier.http_server import Exchange
@@ -65,6 +65,8 @@ def refusals() -> Iterator[None]:
         yield
     except NoRoom as refused:
         raise Refusal(HTTPStatus.INSUFFICIENT_STORAGE, str(refused)) from refused
+    except Unfinished as refused:
+        raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, str(refused)) from refused
     except Corrupt as refused:
         raise Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, str(refused)) from refused
     except Forbidden as refused:

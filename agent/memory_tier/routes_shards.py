@@ -13,8 +13,9 @@ import json
 import threading
 from http import HTTPStatus
 
+from agent.memory_tier import stripes
 from agent.memory_tier.authority import Caller
-from agent.memory_tier.http import Refusal, byte_range, content_range
+from agent.memory_tier.http import Refusal, byte_range
 from agent.memory_tier.http_server import Exchange
 from agent.memory_tier.namespaces import STEPS_RETAINED
 from agent.memory_tier.relaying import Away, Outline, Source, Spoilt
@@ -104,22 +105,14 @@ class Shards:
             raise Refusal(HTTPStatus.FORBIDDEN, "only the memory tiers of other nodes push sealed replicas")
         seal = _seal_told(exchange.request.headers["everstep-seal"], key)
         self._check_size(seal.size)
-        start, end, size = content_range(exchange.request.headers, exchange.request.length) or (
-            0,
-            exchange.request.length,
-            seal.size,
-        )
-        if size != seal.size or end > size or ("content-range" not in exchange.request.headers and end != size):
-            raise Refusal(HTTPStatus.BAD_REQUEST, f"the body has {end - start} bytes of {size}, and its seal says {seal.size}")
-        known = self._behind.arrivals.held(seal)
-        if known is None:
-            with refusals():
-                known = self._behind.arrivals.take_in(seal, start, end, exchange.receive_into)
-            self._behind.counts.add("everstep_tier_received_bytes_total", end - start, source="peer")
-        if known is None:
-            exchange.answer_json(HTTPStatus.ACCEPTED, {})
-        else:
-            exchange.answer_json(HTTPStatus.CREATED, known.to_wire())
+        stream = _stream_told(exchange.request.headers.get(stripes.HEADER.lower()))
+        if exchange.request.length != stream.nbytes(seal.size):
+            why = f"the body has {exchange.request.length} bytes; of a shard of {seal.size} that its seal tells of, it should have {stream.nbytes(seal.size)}"
+            raise Refusal(HTTPStatus.BAD_REQUEST, why)
+        with refusals():
+            held = self._behind.arrivals.take_in(seal, stream, exchange.receive_into)
+        self._behind.counts.add("everstep_tier_received_bytes_total", exchange.received, source="peer")
+        exchange.answer_json(HTTPStatus.CREATED, held.to_wire())
 
     def _check_size(self, nbytes: int) -> None:
         allocated = self._behind.store.usage.allocated
@@ -272,6 +265,14 @@ def _promised(told: str | None, digest: str | None) -> str | None:
     if len(found) > 1 or any(len(one) != 32 for one in found):  # noqa: PLR2004  (128 bits in hex)
         raise Refusal(HTTPStatus.BAD_REQUEST, "Shard-Meta and Everstep-Digest are not one digest of 128 bits")
     return found.pop() if found else None
+
+
+def _stream_told(text: str | None) -> stripes.Stream:
+    """Raises Refusal."""
+    try:
+        return stripes.ALONE if text is None else stripes.Stream.told(text)
+    except ValueError as error:
+        raise Refusal(HTTPStatus.BAD_REQUEST, str(error)) from error
 
 
 def _seal_told(text: str, key: tuple[str, int, int]) -> Seal:

@@ -26,7 +26,6 @@ def inventory(behind: Behind, exchange: Exchange) -> None:
         admit_peer(behind, exchange)
     else:
         admit(behind, exchange, name)
-    behind.arrivals.sweep()
     seals = [seal.to_wire() for seal in behind.store.seals(name)]
     gone_back = [] if name is None else [[after, at] for after, at in behind.discards(name)]
     exchange.answer_json(HTTPStatus.OK, {"node": behind.node, "seals": seals, "discards": gone_back})
@@ -87,7 +86,6 @@ def health(behind: Behind, exchange: Exchange) -> None:
 def counted(behind: Behind, exchange: Exchange, connections: int) -> None:
     exchange.route = "metrics"
     only(exchange.request, "GET", "HEAD")
-    behind.arrivals.sweep()
     usage = behind.store.usage
     of_store = {
         "everstep_tier_allocated_bytes": usage.allocated,

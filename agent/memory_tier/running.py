@@ -181,7 +181,7 @@ class Running:
             authority=self._authority,
             locating=self._locating,
             relay=Relay(locating=self._locating, peers=self._peers, objects=self._objects, clock=time.monotonic),
-            arrivals=Arrivals(self.store, clock=time.monotonic),
+            arrivals=Arrivals(self.store),
             counts=Counts(),
             now=self._outside.now,
             settle=lambda: self._scrub.wait_settled(SETTLE_S),

@@ -81,7 +81,7 @@ class Node:
             pauses=Pauses(first_s=0.01, longest_s=0.1, echo_s=0.3),
         )
         self.counts = Counts()
-        self.arrivals = Arrivals(self.store, clock=time.monotonic)
+        self.arrivals = Arrivals(self.store)
         self.behind = Behind(
             node=name,
             store=self.store,

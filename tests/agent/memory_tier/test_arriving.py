@@ -1,11 +1,11 @@
-"""Replicas that arrive in parts: what is sealed is what its digest says, in whatever order parts come and whoever else writes them."""
+"""Replicas that arrive by several streams: what is sealed is what its digest says, whoever is fast, slow, torn or lying; and all streams end alike."""
 
 from __future__ import annotations
 
 import itertools
+import random
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from unittest import mock
 
 import pytest
@@ -13,12 +13,14 @@ import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.memory_tier.arriving import Arrivals
-from agent.memory_tier.store import Corrupt, Store
+from agent.memory_tier.arriving import Arrivals, Unfinished
+from agent.memory_tier.store import Corrupt, NoRoom, Store
+from agent.memory_tier.stripes import ALONE, LEAST_BYTES, Push, Stream
 from everstep.shards import Seal, ShardKind
 
-BODY = bytes(range(251)) * 9000
-PIECE = 1 << 20
+BODY = bytes(range(251)) * 4000
+ENDS_S = 30
+PUSHES = itertools.count(1)
 
 
 def told(step: int, body: bytes = BODY) -> Seal:
@@ -26,92 +28,145 @@ def told(step: int, body: bytes = BODY) -> Seal:
     return Seal("ns", 0, step, ShardKind.DATA, len(body), digest, "stamp", 1.0, save="s", origin="n2")
 
 
-def writes(body: bytes, start: int, *, halfway=lambda: None):
-    """Fills what it is asked for, from ``start`` on; ``halfway`` is called before the second piece."""
-    at, calls = start, 0
+def streams(count: int, stripe: int = LEAST_BYTES) -> list[Stream]:
+    push = Push(f"{next(PUSHES):x}", count, stripe)
+    return [Stream(push, number) for number in range(count)]
 
-    def fill(view: memoryview) -> None:
-        nonlocal at, calls
-        calls += 1
-        if calls == 2:
-            halfway()
-        view[:] = body[at : at + len(view)]
-        at += len(view)
+
+class Torn(Exception):
+    """The other end has gone."""
+
+
+def sends(body: bytes, stream: Stream, *, before=lambda _: None):
+    """Fills what it is asked for with what the stream carries, in pieces, as a socket does; ``before`` is called with where each stripe begins."""
+    spans = stream.spans(len(body))
+
+    def fill(view: memoryview, seen) -> None:
+        if not len(view):
+            return
+        start, end = next(spans)
+        assert end - start == len(view)
+        before(start)
+        for at in range(start, end, 50_000):
+            piece = view[at - start : min(at + 50_000, end) - start]
+            piece[:] = body[at : at + len(piece)]
+            seen(piece)
 
     return fill
 
 
+def raised(done: Future) -> type[BaseException]:
+    return type(done.exception(ENDS_S))
+
+
 @pytest.fixture
 def arrivals(store):
-    return Arrivals(store, clock=time.monotonic)
+    return Arrivals(store)
 
 
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(cuts=st.lists(st.integers(1, len(BODY) - 1), max_size=4), flipped=st.none() | st.integers(0, len(BODY) - 1), data=st.data())
-def test_parts_in_any_order_are_sealed_only_if_the_whole_has_its_digest(arrivals, store, cuts, flipped, data):
-    step = data.draw(st.integers(1, 10**9))
-    edges = sorted({0, *cuts, len(BODY)})
-    spans = data.draw(st.permutations(list(itertools.pairwise(edges))))
+@given(
+    count=st.integers(1, 5),
+    stripe=st.integers(LEAST_BYTES, 4 * LEAST_BYTES),
+    flipped=st.none() | st.integers(0, len(BODY) - 1),
+    seed=st.integers(0, 999),
+)
+def test_streams_that_come_in_any_order_end_alike_and_are_hashed_as_they_come(arrivals, store, count, stripe, flipped, seed):
+    step = next(PUSHES)
     sent = bytearray(BODY)
     if flipped is not None:
         sent[flipped] ^= 1
-    *first, last = spans
-    for start, end in first:
-        assert arrivals.take_in(told(step), start, end, writes(sent, start)) is None
-    if flipped is None:
-        seal = arrivals.take_in(told(step), *last, writes(sent, last[0]))
-        with store.read(seal) as reading:
-            assert bytes(reading.view) == BODY
-        store.drop("ns", step=step, why="seen")
-    else:
-        with pytest.raises(Corrupt):
-            arrivals.take_in(told(step), *last, writes(sent, last[0]))
-        assert store.find("ns", 0, step) is None
-
-
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(cuts=st.lists(st.integers(1, len(BODY) - 1), min_size=1, max_size=8), streams=st.integers(1, 3))
-def test_when_the_last_part_is_there_all_has_been_hashed(arrivals, store, cuts, streams):
-    """Streams take part after part in order, as a peer sends them: nothing is left to be hashed by whoever seals it."""
-    spans = iter(list(itertools.pairwise(sorted({0, *cuts, len(BODY)}))))
-    store.drop("ns", step=7, why="the example before")
     hashed: list[int] = []
 
     def seal(segment, kind, *, begun):
         hashed.append(begun.nbytes)
         return Store.seal(store, segment, kind, begun=begun)
 
-    def stream() -> list[Seal | None]:
-        return [arrivals.take_in(told(7), start, end, writes(BODY, start)) for start, end in spans]
-
-    with mock.patch.object(store, "seal", seal), ThreadPoolExecutor(streams) as pool:
-        answers = list(itertools.chain.from_iterable(one.result() for one in [pool.submit(stream) for _ in range(streams)]))
-    assert [answer.digest for answer in answers if answer] == [told(7).digest]
+    come = random.Random(seed).sample(streams(count, stripe), count)
+    with mock.patch.object(store, "seal", seal), ThreadPoolExecutor(count) as pool:
+        done = [pool.submit(arrivals.take_in, told(step), stream, sends(bytes(sent), stream)) for stream in come]
     assert hashed == [len(BODY)]
+    if flipped is None:
+        (found,) = {one.result() for one in done}
+        with store.read(found) as reading:
+            assert bytes(reading.view) == BODY
+        store.drop("ns", step=step, why="seen")
+    else:
+        assert {raised(one) for one in done} == {Corrupt}
+        assert store.find("ns", 0, step) is None
+    assert store.usage.spare == store.usage.used
 
 
-@pytest.mark.parametrize("start", [0, 700], ids=["the same part", "a part that overlaps"])
-def test_what_a_second_writer_puts_over_hashed_bytes_is_noticed(arrivals, store, start):
-    """The honest one has hashed its first piece; a liar writes over it, and the honest one ends last."""
-    is_hashed, is_over = threading.Event(), threading.Event()
+@pytest.mark.parametrize("at", [0, LEAST_BYTES, 4 * LEAST_BYTES, 5 * LEAST_BYTES], ids=["first", "second", "later", "later still"])
+def test_a_stream_that_is_torn_ends_the_others_and_nothing_is_held(arrivals, store, at):
+    def tears(start: int) -> None:
+        if start == at:
+            raise Torn
 
-    def halfway() -> None:
-        is_hashed.set()
-        assert is_over.wait(30)
-
-    raised: list[Corrupt] = []
-
-    def honest() -> None:
-        try:
-            arrivals.take_in(told(7), 0, len(BODY), writes(BODY, 0, halfway=halfway))
-        except Corrupt as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=honest)
-    thread.start()
-    assert is_hashed.wait(5), raised
-    arrivals.take_in(told(7), start, PIECE, writes(bytes(len(BODY)), start))
-    is_over.set()
-    thread.join(30)
-    assert [type(error) for error in raised] == [Corrupt]
+    come = streams(2)
+    with ThreadPoolExecutor(2) as pool:
+        done = [pool.submit(arrivals.take_in, told(7), stream, sends(BODY, stream, before=tears)) for stream in come]
+    assert {raised(one) for one in done} == {Torn, Unfinished}
     assert store.find("ns", 0, 7) is None
+    assert store.usage.spare == store.usage.used
+    assert arrivals.take_in(told(7), ALONE, sends(BODY, ALONE)).digest == told(7).digest
+
+
+def test_a_stream_whose_sibling_never_comes_is_let_go_of(store):
+    first, _ = streams(2)
+    with pytest.raises(Unfinished, match="no byte of another stream"):
+        Arrivals(store, patience_s=0.05).take_in(told(7), first, sends(BODY, first))
+    assert store.usage.spare == store.usage.used
+
+
+def test_a_slow_stream_keeps_the_others_waiting_as_long_as_bytes_come(store):
+    """Each stripe takes half of the patience, all of them many times as much."""
+    arrivals, come = Arrivals(store, patience_s=0.4), streams(2)
+    pause = threading.Event()
+    with ThreadPoolExecutor(2) as pool:
+        done = [pool.submit(arrivals.take_in, told(7), one, sends(BODY, one, before=lambda _: pause.wait(0.05))) for one in come]
+    assert {one.result(ENDS_S).digest for one in done} == {told(7).digest}
+
+
+def test_two_pushes_of_one_shard_at_once_are_never_mixed(arrivals, store):
+    """A liar sends other bytes under the same seal, at the same moment: the honest one is sealed all the same."""
+    together = threading.Barrier(2)
+
+    def meets(start: int) -> None:
+        if start == 0:
+            together.wait(ENDS_S)
+
+    honest, liar = streams(2), streams(2)
+    with ThreadPoolExecutor(4) as pool:
+        good = [pool.submit(arrivals.take_in, told(7), one, sends(BODY, one, before=meets)) for one in honest]
+        bad = [pool.submit(arrivals.take_in, told(7), one, sends(bytes(len(BODY)), one, before=meets)) for one in liar]
+    assert {one.result().digest for one in good} == {told(7).digest}
+    assert {raised(one) for one in bad} == {Corrupt}
+    with store.read(store.find("ns", 0, 7)) as reading:
+        assert bytes(reading.view) == BODY
+
+
+def test_what_is_here_already_is_not_asked_for_again(arrivals):
+    held = arrivals.take_in(told(7), ALONE, sends(BODY, ALONE))
+    used = mock.Mock()
+    assert {arrivals.take_in(told(7), stream, used) for stream in streams(2)} == {held}
+    used.assert_not_called()
+
+
+def test_without_room_no_stream_is_asked_for_a_byte(arrivals, store):
+    come, used = streams(2), mock.Mock()
+    with mock.patch.object(store, "take", side_effect=NoRoom("full")), ThreadPoolExecutor(2) as pool:
+        done = [pool.submit(arrivals.take_in, told(7), stream, used) for stream in come]
+    assert {raised(one) for one in done} == {NoRoom}
+    used.assert_not_called()
+
+
+def test_when_the_tier_ends_nobody_waits_for_a_stream_any_more(arrivals, store):
+    first, _ = streams(2)
+    waits = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(arrivals.take_in, told(7), first, sends(BODY, first, before=lambda _: waits.set()))
+        assert waits.wait(ENDS_S)
+        arrivals.end()
+        assert raised(done) is Unfinished
+    assert store.usage.spare == store.usage.used

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.memory_tier.http import Refusal, Request, byte_range, content_range, parse, response_head
+from agent.memory_tier.http import Refusal, Request, byte_range, parse, response_head
 
 TOKENS = st.text("abcdefghijklmnopqrstuvwxyzABC0123456789-_", min_size=1, max_size=12)
 VALUES = st.text([chr(code) for code in range(0x21, 0x7F)], max_size=20)
@@ -175,14 +175,6 @@ def test_open_ranges_and_what_is_no_single_range() -> None:
     for none in ("bytes=10-", "bytes=-0", "bytes=99-100"):
         with pytest.raises(Refusal):
             byte_range({"range": none}, 10)
-
-
-def test_a_part_of_a_body_says_which_bytes_it_is() -> None:
-    assert content_range({}, 5) is None
-    assert content_range({"content-range": "bytes 5-9/20"}, 5) == (5, 10, 20)
-    for odd in ("bytes 5-9/9", "bytes 5-8/20", "bytes 9-5/20", "bytes */20", "bytes 5-9/*", "5-9/20", "bytes 5-9"):
-        with pytest.raises(Refusal):
-            content_range({"content-range": odd}, 5)
 
 
 def test_a_value_with_a_line_break_never_becomes_two_headers() -> None:

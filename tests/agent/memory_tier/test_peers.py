@@ -58,11 +58,11 @@ def test_a_pushed_replica_is_the_shard_byte_for_byte_and_says_where_it_comes_fro
 
 
 @pytest.fixture
-def small_parts(monkeypatch):
-    monkeypatch.setattr(peers_module, "PUSHED_AT_ONCE", 3 * MIB)
+def small_stripes(monkeypatch):
+    monkeypatch.setattr(peers_module, "STRIPE", MIB)
 
 
-def test_a_replica_in_many_parts_is_the_shard_byte_for_byte_and_each_part_is_sent_once(pair, small_parts):
+def test_a_replica_in_many_stripes_is_the_shard_byte_for_byte_and_each_is_sent_once(pair, small_stripes):
     a, b = pair
     body = os.urandom(CUT_FROM + 12_345)
     seal = a.seal("job", 0, 10, body)
@@ -71,7 +71,7 @@ def test_a_replica_in_many_parts_is_the_shard_byte_for_byte_and_each_part_is_sen
     assert b.counts.value("everstep_tier_received_bytes_total", source="peer") == len(body) == a.peers.pushed_bytes
 
 
-def test_after_a_part_that_is_refused_no_other_is_sent(shm, small_parts):
+def test_of_a_replica_that_is_refused_no_stripe_is_sent(shm, small_stripes):
     with doors.nodes(shm, "a", allocated=256 * MIB) as [a], doors.nodes(shm, "small", allocated=2 * MIB) as [small]:
         doors.tell([a, small])
         seal = a.seal("job", 0, 10, os.urandom(CUT_FROM))
@@ -276,6 +276,3 @@ def test_parts_cover_everything_once_and_are_cut_at_pages(nbytes):
     assert spans[-1][1] == nbytes
     assert all(start % 4096 == 0 for start, _ in spans)
     assert len(spans) == (2 if nbytes >= CUT_FROM else 1)
-    many = parts(nbytes, count=7)
-    assert [start for start, _ in many] == [0, *(end for _, end in many[:-1])]
-    assert len(many) == (7 if nbytes >= CUT_FROM else 1)

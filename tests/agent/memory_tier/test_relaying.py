@@ -3,6 +3,8 @@ from __future__ import annotations
 import http.client
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -205,13 +207,19 @@ def test_the_save_that_is_asked_for_is_the_one_that_is_given(shm: Path, url: str
         assert one.ask("GET", shard("job", 0, 10), headers=JOB)[1] == b"of the first"  # the save that is complete
 
 
-# ------------------------------------------------------------ replicas in parts
+# ------------------------------------------------------------ replicas that are pushed
 
 
-def pushed(node: Node, seal: Seal, body: bytes, start: int, end: int, **changes):
-    told = {**seal.to_wire(), **changes}
-    headers = {**PEER, "Everstep-Seal": json.dumps(told), "Content-Range": f"bytes {start}-{end - 1}/{len(body)}"}
-    return node.ask("POST", shard("job", seal.index, seal.step), body[start:end], headers)
+HALVES = "push=ab, stream={}/2, bytes=65536"
+
+
+def pushed(node: Node, seal: Seal, body: bytes, stripes: str | None = None, **changes):
+    headers = {**PEER, "Everstep-Seal": json.dumps({**seal.to_wire(), **changes})}
+    headers |= {"Everstep-Stripes": stripes} if stripes else {}
+    with closing(http.client.HTTPConnection(node.address, PORT, timeout=30)) as client:
+        client.request("POST", shard("job", seal.index, seal.step), body, headers)
+        answer = client.getresponse()
+        return answer, answer.read()
 
 
 @pytest.fixture
@@ -221,13 +229,12 @@ def original(shm: Path):
         yield one.seal("job", 0, 10, body), body, two
 
 
-def test_a_replica_exists_when_all_its_parts_have_come_in_any_order(original) -> None:
+def test_a_replica_exists_when_all_its_streams_have_come_and_says_what_its_original_does(original) -> None:
     seal, body, node = original
-    assert pushed(node, seal, body, 40_000, 100_000)[0].status == 202
-    assert node.store.seals() == ()
-    assert pushed(node, seal, body, 0, 10_000)[0].status == 202
-    assert pushed(node, seal, body, 0, 10_000)[0].status == 202
-    assert pushed(node, seal, body, 10_000, 40_000)[0].status == 201
+    with ThreadPoolExecutor(2) as pool:
+        second = pool.submit(pushed, node, seal, body[65_536:], HALVES.format(1))
+        assert node.store.seals() == ()
+        assert pushed(node, seal, body[:65_536], HALVES.format(0))[0].status == second.result()[0].status == 201
     (held,) = node.store.seals()
     assert (held.digest, held.written_at, held.origin, held.save) == (seal.digest, seal.written_at, "n1", "s1")
     assert held.stamp != seal.stamp
@@ -236,43 +243,57 @@ def test_a_replica_exists_when_all_its_parts_have_come_in_any_order(original) ->
 
 def test_a_replica_that_is_there_is_not_taken_twice(original) -> None:
     seal, body, node = original
-    assert pushed(node, seal, body, 0, len(body))[0].status == 201
+    assert pushed(node, seal, body)[0].status == 201
     used = node.store.usage
-    assert pushed(node, seal, body, 0, 50_000)[0].status == 201
+    assert pushed(node, seal, body[:65_536], HALVES.format(0))[0].status == 201
     assert node.store.usage == used
 
 
 def test_a_replica_with_other_bytes_is_refused_and_given_back(original) -> None:
     seal, body, node = original
-    assert pushed(node, seal, body[::-1], 0, 50_000)[0].status == 202
-    assert pushed(node, seal, body[::-1], 50_000, 100_000)[0].status == 422
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(pushed, node, seal, body[-65_536:], HALVES.format(0))
+        assert pushed(node, seal, body[65_536:], HALVES.format(1))[0].status == first.result()[0].status == 422
     assert node.store.seals() == ()
     assert node.store.usage.spare == node.store.usage.used
-    assert pushed(node, seal, body, 0, len(body))[0].status == 201
+    assert pushed(node, seal, body)[0].status == 201
 
 
-def test_a_replica_whose_rest_never_comes_is_given_back(original) -> None:
+def test_a_stream_whose_other_one_never_comes_is_refused_with_words(original) -> None:
     seal, body, node = original
-    assert pushed(node, seal, body, 0, 50_000)[0].status == 202
-    assert node.store.usage.spare < node.store.usage.used
-    node.arrivals._patience_s = -1.0
-    node.ask("GET", "/metrics")
+    node.arrivals._patience_s = 0.05
+    answer, told = pushed(node, seal, body[:65_536], HALVES.format(0))
+    assert (answer.status, b"no byte of another stream" in told) == (503, True)
     assert node.store.usage.spare == node.store.usage.used
 
 
-def test_a_torn_part_takes_the_whole_replica_with_it(original) -> None:
+def test_a_torn_stream_takes_the_whole_replica_with_it(original) -> None:
     seal, body, node = original
-    assert pushed(node, seal, body, 0, 50_000)[0].status == 202
     client = http.client.HTTPConnection(node.address, PORT, timeout=20)
     client.putrequest("POST", shard("job", 0, 10))
-    for name, value in {**PEER, "Everstep-Seal": json.dumps(seal.to_wire()), "Content-Length": "50000"}.items():
+    headers = {
+        "Everstep-Seal": json.dumps(seal.to_wire()),
+        "Content-Length": str(len(body) - 65_536),
+        "Everstep-Stripes": HALVES.format(1),
+    }
+    for name, value in {**PEER, **headers}.items():
         client.putheader(name, value)
-    client.putheader("Content-Range", "bytes 50000-99999/100000")
-    client.endheaders(body[50_000:60_000])
-    client.close()
+    client.endheaders(body[65_536:70_000])
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(pushed, node, seal, body[:65_536], HALVES.format(0))
+        until(lambda: node.store.usage.used)
+        client.close()
+        assert first.result()[0].status == 503
     until(lambda: node.store.usage.spare == node.store.usage.used)
     assert node.store.seals() == ()
-    assert pushed(node, seal, body, 0, len(body))[0].status == 201
+    assert pushed(node, seal, body)[0].status == 201
+
+
+@pytest.mark.parametrize("stripes", ["push=ab, stream=2/2, bytes=65536", "x", "push=ab, stream=0/2, bytes=70000"])
+def test_stripes_that_contradict_their_body_or_are_none_are_refused(original, stripes: str) -> None:
+    seal, body, node = original
+    assert pushed(node, seal, body[:65_536], stripes)[0].status == 400
+    assert node.store.usage.used == 0
 
 
 @pytest.mark.parametrize(
@@ -290,7 +311,7 @@ def test_a_torn_part_takes_the_whole_replica_with_it(original) -> None:
 )
 def test_a_seal_that_contradicts_its_request_is_refused(original, changes) -> None:
     seal, body, node = original
-    assert pushed(node, seal, body, 0, len(body), **changes)[0].status == 400
+    assert pushed(node, seal, body, None, **changes)[0].status == 400
     assert node.store.seals() == ()
 
 
@@ -304,5 +325,5 @@ def test_a_replica_of_metadata_is_never_looked_into(original) -> None:
     _, _, node = original
     body = METADATA
     seal = Seal("job", 0, 12, ShardKind.DATA, len(body), digest(body), "stamp", 5.0, "s1", "n1")
-    assert pushed(node, seal, body, 0, len(body))[0].status == 201
+    assert pushed(node, seal, body)[0].status == 201
     assert node.store.seals()[0].kind is ShardKind.DATA
