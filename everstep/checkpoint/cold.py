@@ -38,7 +38,14 @@ from everstep.shards import (
 _RANGE = 16 << 20
 _AT_ONCE = 8
 _BUFFERS = 512
+_CACHED = 256 << 10
+"""So much is copied at once from the page cache: what looks at it finds it, and all that was copied, in a processor's own cache."""
 _T = TypeVar("_T")
+Seen = Callable[[memoryview], object]
+
+
+def _unseen(_: memoryview) -> None:
+    """Nobody looks."""
 
 
 @dataclass
@@ -62,8 +69,8 @@ class Cold:
         self._root = Path(unquote(parts.path)) if parts.scheme == "file" else None
         if self._root is not None:
             self._root.mkdir(parents=True, exist_ok=True)
-        self._store = open_store(url)
-        self._readers = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="everstep-cold")
+        self.store = open_store(url)
+        self.readers = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="everstep-cold")
 
     @property
     def is_local(self) -> bool:
@@ -84,18 +91,9 @@ class Cold:
             message = f"the manifest of step {step} of {namespace} in the object store cannot be read: {error}"
             raise CheckpointUnreadable(message) from error
 
-    def read(self, key: str, start: int, into: Sequence[memoryview]) -> None:
-        """Fills the buffers, one behind the other, from the object's byte ``start`` on. Raises OSError, also if the object is shorter."""
-        self.counts.reads += 1
-        self.counts.read_bytes += sum(len(buffer) for buffer in into)
-        runs = _runs(start, into)
-        read = self._read_range if self._root is None else self._read_file
-        if len(runs) == 1 or self._root is not None:
-            for at, buffers in runs:
-                read(key, at, buffers)
-        else:
-            for done in [self._readers.submit(read, key, at, buffers) for at, buffers in runs]:
-                done.result()
+    def open(self, key: str) -> StoredObject:
+        """Raises nothing yet: what is not there is found when it is read."""
+        return _File(self, self._root / key) if self._root is not None else _Ranges(self, key)
 
     def write(self, seal: Seal, body: memoryview) -> Manifest | None:
         """Puts a shard and its seal; commits the step if that was its last one, and then returns the manifest."""
@@ -115,7 +113,7 @@ class Cold:
         return gone
 
     def close(self) -> None:
-        self._readers.shutdown(wait=False)
+        self.readers.shutdown(wait=False)
 
     def _commit(self, namespace: str, step: int) -> Manifest | None:
         head = self._seal(seal_key(namespace, 0, step, 0))
@@ -131,7 +129,7 @@ class Cold:
         """False if it is there already. S3 refuses creations that run into each other, all of them perhaps: then it is tried again."""
         for is_last in (False, False, True):
             try:
-                self._call(lambda: obstore.put(self._store, key, body, mode="create"))
+                self.call(lambda: obstore.put(self.store, key, body, mode="create"))
             except FileExistsError:
                 return False
             except OSError:
@@ -150,7 +148,7 @@ class Cold:
         standing = self._seal(beside)
         if standing is not None and (standing.save, standing.digest) != (seal.save, seal.digest):
             with suppress(FileNotFoundError):
-                self._call(lambda: obstore.delete(self._store, beside))
+                self.call(lambda: obstore.delete(self.store, beside))
 
     def _give_way(self, namespace: str, step: int, *, but: str | None = None) -> None:
         """The step's manifest, if it has one, is put aside; one that is damaged as well, or no save of the step could ever be committed."""
@@ -165,7 +163,7 @@ class Cold:
             return
         self._put(superseded_key(namespace, step, save), text)
         try:
-            self._call(lambda: obstore.delete(self._store, manifest_key(namespace, step)))
+            self.call(lambda: obstore.delete(self.store, manifest_key(namespace, step)))
         except FileNotFoundError:
             return  # another rank was faster
 
@@ -179,45 +177,18 @@ class Cold:
     def _small(self, key: str) -> bytes | None:
         self.counts.reads += 1
         try:
-            return bytes(self._call(lambda: self._store.get(key).bytes()))
+            return bytes(self.call(lambda: self.store.get(key).bytes()))
         except FileNotFoundError:
             return None
 
     def _put(self, key: str, body: bytes | memoryview) -> None:
         self.counts.writes += 1
-        self._call(lambda: obstore.put(self._store, key, body))
+        self.call(lambda: obstore.put(self.store, key, body))
 
     def _keys(self, prefix: str) -> list[str]:
-        return self._call(lambda: [str(entry["path"]) for page in self._store.list(prefix) for entry in page])
+        return self.call(lambda: [str(entry["path"]) for page in self.store.list(prefix) for entry in page])
 
-    def _read_range(self, key: str, start: int, into: Sequence[memoryview]) -> None:
-        wanted = sum(len(buffer) for buffer in into)
-        told = memoryview(self._call(lambda: self._store.get_range(key, start=start, length=wanted))).cast("B")
-        if len(told) != wanted:
-            message = f"{key} ends {wanted - len(told)} bytes too early"
-            raise OSError(message)
-        for buffer in into:
-            buffer[:] = told[: len(buffer)]
-            told = told[len(buffer) :]
-
-    def _read_file(self, key: str, start: int, into: Sequence[memoryview]) -> None:
-        """Straight from the page cache into place: no second copy. ``preadv`` lets other threads run."""
-        path = f"{self._root}/{key}"
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)  # more is read ahead: a third of the time from a disk
-            left = [buffer for buffer in into if len(buffer)]
-            while left:
-                got = os.preadv(descriptor, left, start)
-                if not got:
-                    message = f"{path} ends too early"
-                    raise OSError(message)
-                start += got
-                left = _after(left, got)
-        finally:
-            os.close(descriptor)
-
-    def _call(self, call: Callable[[], _T]) -> _T:
+    def call(self, call: Callable[[], _T]) -> _T:
         try:
             return call()
         except (NotFoundError, FileNotFoundError) as error:
@@ -227,6 +198,93 @@ class Cold:
         except (BaseError, OSError, ValueError) as error:
             message = f"the object store {self.url} cannot be used: {error}"
             raise OSError(message) from error
+
+
+class StoredObject:
+    """One object of the store, to be read here and there, and closed."""
+
+    def __init__(self, cold: Cold) -> None:
+        self._cold = cold
+
+    def read(self, start: int, into: Sequence[memoryview], seen: Seen = _unseen) -> None:
+        """Fills the buffers, one behind the other, from the object's byte ``start`` on, and shows what has come, piece by piece in order.
+
+        Raises OSError, also if the object is shorter.
+        """
+        self._cold.counts.reads += 1
+        self._cold.counts.read_bytes += sum(len(buffer) for buffer in into)
+        self._read(start, into, seen)
+
+    def close(self) -> None:
+        """It may be read again, and is opened anew then."""
+
+    def _read(self, start: int, into: Sequence[memoryview], seen: Seen) -> None:
+        raise NotImplementedError
+
+
+class _Ranges(StoredObject):
+    """By ranges, several at once."""
+
+    def __init__(self, cold: Cold, key: str) -> None:
+        super().__init__(cold)
+        self._key = key
+
+    def _read(self, start: int, into: Sequence[memoryview], seen: Seen) -> None:
+        runs = _runs(start, into)
+        if len(runs) == 1:
+            self._read_range(*runs[0])
+        else:
+            for done in [self._cold.readers.submit(self._read_range, at, buffers) for at, buffers in runs]:
+                done.result()
+        for buffer in into:
+            seen(buffer)
+
+    def _read_range(self, start: int, into: Sequence[memoryview]) -> None:
+        wanted = sum(len(buffer) for buffer in into)
+        told = memoryview(self._cold.call(lambda: self._cold.store.get_range(self._key, start=start, length=wanted))).cast("B")
+        if len(told) != wanted:
+            message = f"{self._key} ends {wanted - len(told)} bytes too early"
+            raise OSError(message)
+        for buffer in into:
+            buffer[:] = told[: len(buffer)]
+            told = told[len(buffer) :]
+
+
+class _File(StoredObject):
+    """Straight from the page cache into place: no second copy. ``preadv`` lets other threads run.
+
+    It stays open: the kernel reads ahead for as long as a file is, and begins anew with each opening.
+    """
+
+    def __init__(self, cold: Cold, path: Path) -> None:
+        super().__init__(cold)
+        self._path = path
+        self._descriptor: int | None = None
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _read(self, start: int, into: Sequence[memoryview], seen: Seen) -> None:
+        descriptor = self._opened()
+        for buffer in into:
+            done = 0
+            while done < len(buffer):
+                piece = buffer[done : done + _CACHED]
+                got = os.preadv(descriptor, (piece,), start + done)
+                if not got:
+                    message = f"{self._path} ends too early"
+                    raise OSError(message)
+                seen(piece[:got])
+                done += got
+            start += len(buffer)
+
+    def _opened(self) -> int:
+        if self._descriptor is None:
+            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)  # more is read ahead
+        return self._descriptor
 
 
 def _runs(start: int, into: Sequence[memoryview]) -> list[tuple[int, list[memoryview]]]:
@@ -244,11 +302,3 @@ def _runs(start: int, into: Sequence[memoryview]) -> list[tuple[int, list[memory
             start += len(piece)
             room -= len(piece)
     return runs
-
-
-def _after(buffers: Sequence[memoryview], got: int) -> list[memoryview]:
-    """What is left to fill once ``got`` bytes have come."""
-    left = list(buffers)
-    while left and got >= len(left[0]):
-        got -= len(left.pop(0))
-    return [left[0][got:], *left[1:]] if got else left

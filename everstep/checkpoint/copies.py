@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,14 +21,13 @@ if TYPE_CHECKING:
     from everstep.checkpoint.tiers import Tiers
 
 _HASHED_AT_ONCE = 4 << 20
+_HASHED_BEHIND = 128 << 20
+"""So much is read at once where reading is waiting: a store reads as many ranges beside each other as that has."""
 _LIKELY_TAIL = 64 << 10
 
 
 class Copy:
     """One copy of one shard. ``source`` is "memory", "peer" or "store"; ``where`` is for a person; ``digest`` "" if nobody knows it."""
-
-    is_waited_for = True
-    """Whether a reader of it waits, for a network; else it copies, from this machine's page cache."""
 
     def __init__(self, source: str, where: str, size: int, digest: str) -> None:
         self.source = source
@@ -40,6 +40,19 @@ class Copy:
     def read(self, start: int, into: Sequence[memoryview]) -> None:
         """Fills the buffers, one behind the other. Raises OSError."""
         raise NotImplementedError
+
+    def read_hashed(self, into: Sequence[memoryview]) -> str:
+        """Fills the buffers with all of it, and hashes what has come while more is on its way. Returns the digest. Raises OSError."""
+        hashing, start = Hashing(), 0
+        with ThreadPoolExecutor(1, thread_name_prefix="everstep-verify") as thread:
+            done = []
+            for parts in _cut(into, _HASHED_BEHIND):
+                self.read(start, parts)
+                start += sum(map(len, parts))
+                done.append(thread.submit(hashing.add, *parts))
+            for one in done:
+                one.result()
+        return hashing.digest
 
     def doubt(self) -> None:
         """It was read and was not good: whoever keeps it is told, where that is known to help."""
@@ -77,8 +90,6 @@ class Copy:
 
 class LocalCopy(Copy):
     """A segment of this node. ``body`` is its mapping."""
-
-    is_waited_for = False
 
     def __init__(self, lease: Lease, memory: Memory) -> None:
         super().__init__("memory", "this node's memory", lease.seal.size, lease.seal.digest)
@@ -119,12 +130,22 @@ class StoredCopy(Copy):
     def __init__(self, cold: Cold, manifest: Manifest, index: int) -> None:
         shard = manifest.shards[index]
         super().__init__("store", "the object store", shard.size, shard.digest)
-        self.is_waited_for = not cold.is_local
-        self._cold = cold
-        self._key = shard_key(manifest.namespace, index, manifest.step, manifest.world_size)
+        self._is_local = cold.is_local
+        self._object = cold.open(shard_key(manifest.namespace, index, manifest.step, manifest.world_size))
 
     def read(self, start: int, into: Sequence[memoryview]) -> None:
-        self._cold.read(self._key, start, into)
+        self._object.read(start, into)
+
+    def read_hashed(self, into: Sequence[memoryview]) -> str:
+        """From this machine's page cache in this thread: there is nothing to wait for, and a piece is hashed best where it has just been copied."""
+        if not self._is_local:
+            return super().read_hashed(into)
+        hashing = Hashing()
+        self._object.read(0, into, hashing.add)
+        return hashing.digest
+
+    def close(self) -> None:
+        self._object.close()
 
 
 def copies_of(tiers: Tiers, found: StepFound, index: int) -> Iterator[tuple[str, Callable[[], Copy | None]]]:
@@ -144,7 +165,7 @@ class Hashing:
     def __init__(self) -> None:
         self._hashing = xxhash.xxh3_128()
 
-    def add(self, parts: Sequence[memoryview]) -> None:
+    def add(self, *parts: memoryview) -> None:
         for part in parts:
             for start in range(0, len(part), _HASHED_AT_ONCE):
                 self._hashing.update(part[start : start + _HASHED_AT_ONCE])
@@ -157,7 +178,7 @@ class Hashing:
 def digest_of(parts: Sequence[memoryview]) -> str:
     """``shards.DIGEST`` of the bytes, one behind the other."""
     hashing = Hashing()
-    hashing.add(parts)
+    hashing.add(*parts)
     return hashing.digest
 
 
@@ -173,3 +194,20 @@ def _lent(memory: Memory, found: StepFound, index: int) -> Copy | None:
 def _stored(cold: Cold, found: StepFound, index: int) -> Copy | None:
     manifest = cold.manifest(found.namespace, found.step)
     return None if manifest is None or manifest.save != found.save else StoredCopy(cold, manifest, index)
+
+
+def _cut(buffers: Sequence[memoryview], size: int) -> Iterator[list[memoryview]]:
+    """In parts of ``size`` bytes: the buffers of each."""
+    parts: list[memoryview] = []
+    room = size
+    for buffer in buffers:
+        rest = buffer
+        while len(rest):
+            parts.append(rest[:room])
+            rest = rest[len(parts[-1]) :]
+            room -= len(parts[-1])
+            if not room:
+                yield parts
+                parts, room = [], size
+    if parts:
+        yield parts

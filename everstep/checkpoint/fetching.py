@@ -22,10 +22,6 @@ _T = TypeVar("_T")
 _MOST_OF_IT = 0.5
 _WORTH_READING_OVER = 64 << 10
 _PIECE = 16 << 20
-_HASHED_BEHIND = 128 << 20
-"""So much is read at once where reading is waiting: a store reads as many ranges beside each other as that has."""
-_HASHED_HOT = 1 << 20
-"""So much is read at once where reading is copying: it is hashed at once, while it is in a processor's cache."""
 
 
 class Want(Protocol):
@@ -224,7 +220,7 @@ def _require_whole(copy: Copy) -> None:
     for start in range(0, copy.size, _PIECE):
         part = piece[: min(_PIECE, copy.size - start)]
         copy.read(start, [part])
-        hashing.add([part])
+        hashing.add(part)
     copy.require(hashing.digest)
 
 
@@ -293,48 +289,13 @@ def _fill_from_whole(copy: Copy, layout: Layout, by_item: Sequence[tuple[Item, l
         buffers.append(place)
         at = item.start + item.nbytes
     buffers.append(memoryview(bytearray(copy.size - at)))
-    copy.require(_read_and_hashed(copy, buffers))
+    copy.require(copy.read_hashed(buffers))
     for item, wants in by_item:
         if item.key in owned:
             for want in wants:
                 start, end = want.span(item)
                 want.take(owned[item.key][start:end])
     return copy.size
-
-
-def _read_and_hashed(copy: Copy, buffers: Sequence[memoryview]) -> str:
-    """Fills the buffers with all of a copy; its digest. Where more has to be waited for, another thread hashes what has come."""
-    hashing = Hashing()
-    if not copy.is_waited_for:
-        for at, parts in _cut(buffers, _HASHED_HOT):
-            copy.read(at, parts)
-            hashing.add(parts)
-        return hashing.digest
-    with ThreadPoolExecutor(1, thread_name_prefix="everstep-verify") as thread:
-        done = []
-        for at, parts in _cut(buffers, _HASHED_BEHIND):
-            copy.read(at, parts)
-            done.append(thread.submit(hashing.add, parts))
-        for one in done:
-            one.result()
-    return hashing.digest
-
-
-def _cut(buffers: Sequence[memoryview], size: int) -> Iterator[tuple[int, list[memoryview]]]:
-    """In parts of ``size`` bytes: where each begins, and its buffers."""
-    parts: list[memoryview] = []
-    at, room = 0, size
-    for buffer in buffers:
-        rest = buffer
-        while len(rest):
-            parts.append(rest[:room])
-            rest = rest[len(parts[-1]) :]
-            room -= len(parts[-1])
-            if not room:
-                yield at, parts
-                at, parts, room = at + size, [], size
-    if parts:
-        yield at, parts
 
 
 def _fill_from_ranges(copy: Copy, by_item: Sequence[tuple[Item, list[Want]]]) -> int:
