@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from everstep.checkpoint import fetching
+from everstep.checkpoint import cold, copies
 from everstep.checkpoint.contents import Chunk, Contents, TensorContent
 from everstep.checkpoint.placing import Part, Whose, write_metadata, write_shard
 from everstep.checkpoint.tiers import Tiers
@@ -15,11 +15,19 @@ from everstep.shards import shard_key
 SIZES = (0, 3, 5000, 1, 70_000)
 
 
-@pytest.mark.parametrize("at_once", [1000, 4096, 20_000, 1 << 20])
-def test_a_shard_that_is_read_in_pieces_is_hashed_in_their_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
-) -> None:
-    monkeypatch.setattr(fetching, "_HASHED_BEHIND", at_once)
+@pytest.fixture(params=[1000, 4096, 20_000, 1 << 20])
+def small_pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cold, "_CACHED", request.param)
+    monkeypatch.setattr(copies, "_HASHED_BEHIND", request.param)
+
+
+@pytest.fixture(params=[True, False], ids=["hashed as it is copied", "hashed while more comes"])
+def is_local(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cold.Cold, "is_local", request.param)
+
+
+@pytest.mark.usefixtures("small_pieces", "is_local")
+def test_a_shard_that_is_read_in_pieces_is_hashed_in_their_order(tmp_path: Path) -> None:
     tiers, tensors = saved(tmp_path)
     into = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
     with tiers.read(tiers.latest()[0]) as reader:
@@ -28,9 +36,8 @@ def test_a_shard_that_is_read_in_pieces_is_hashed_in_their_order(
     tiers.close()
 
 
-@pytest.mark.parametrize("at_once", [1000, 20_000])
-def test_a_byte_that_is_changed_in_any_piece_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
-    monkeypatch.setattr(fetching, "_HASHED_BEHIND", at_once)
+@pytest.mark.usefixtures("small_pieces", "is_local")
+def test_a_byte_that_is_changed_in_any_piece_is_noticed(tmp_path: Path) -> None:
     tiers, tensors = saved(tmp_path)
     path = tmp_path / "checkpoints" / shard_key("ns", 0, 1, 1)
     whole = path.read_bytes()
