@@ -17,7 +17,7 @@ from agent.memory_tier.hashing import Digest
 from agent.memory_tier.held import Corrupt, replica_of
 from agent.memory_tier.segments import Segment
 from agent.memory_tier.store import Store
-from agent.memory_tier.stripes import Push, Stream
+from agent.memory_tier.stripes import Attempt, Stream
 from everstep.shards import Seal
 
 PATIENCE_S = 30.0
@@ -35,6 +35,8 @@ class _Arrival:
     """``turn`` guards everything, and is told of every change. What is received belongs to the stream whose turn it is, without it."""
 
     turn: threading.Condition = field(default_factory=threading.Condition)
+    joined: set[int] = field(default_factory=set)
+    """No two write the same stripes: what the one has hashed the other would write over."""
     streams: int = 0
     segment: Segment | None = None
     begun: Digest = field(default_factory=Digest)
@@ -50,7 +52,7 @@ class Arrivals:
         self._store = store
         self._patience_s = patience_s
         self._lock = threading.Lock()
-        self._arrivals: dict[tuple[Seal, Push], _Arrival] = {}
+        self._arrivals: dict[tuple[Seal, Attempt], _Arrival] = {}
 
     def take_in(self, seal: Seal, stream: Stream, fill: Fill) -> Seal:
         """Has ``fill`` write one stream's stripes of a replica, piece by piece; returns when all streams have brought theirs and it is sealed.
@@ -62,8 +64,9 @@ class Arrivals:
             NoRoom: nothing was written.
             Corrupt: the whole did not have the digest of the seal; it is forgotten.
             Unfinished: it is forgotten.
+            ValueError: this stream is here already.
         """
-        found = self._join(seal, stream.push)
+        found = self._join(seal, stream)
         if isinstance(found, Seal):
             return found
         try:
@@ -72,7 +75,7 @@ class Arrivals:
             self._fail(found, error)
             raise
         finally:
-            self._leave(found, seal, stream.push)
+            self._leave(found, seal, stream.attempt)
 
     def end(self) -> None:
         """All that is under way ends with Unfinished."""
@@ -81,15 +84,19 @@ class Arrivals:
         for arrival in arrivals:
             self._fail(arrival, Unfinished("the memory tier ends"))
 
-    def _join(self, seal: Seal, push: Push) -> _Arrival | Seal:
-        """What is here is looked for by the first stream alone: the others must not be told of what has come since by another push."""
+    def _join(self, seal: Seal, stream: Stream) -> _Arrival | Seal:
+        """What is here is looked for by the first stream alone: the others must not be told of what has come since by another attempt."""
         with self._lock:
-            is_begun = (seal, push) in self._arrivals
+            is_begun = (seal, stream.attempt) in self._arrivals
         held = None if is_begun else self._store.find(seal.namespace, seal.index, seal.step, seal.save)
         if held is not None and (held.digest, held.size) == (seal.digest, seal.size):
             return held
         with self._lock:
-            arrival = self._arrivals.setdefault((seal, push), _Arrival())
+            arrival = self._arrivals.setdefault((seal, stream.attempt), _Arrival())
+            if stream.number in arrival.joined:
+                message = f"stream {stream} of this shard is here already"
+                raise ValueError(message)
+            arrival.joined.add(stream.number)
             arrival.streams += 1
             return arrival
 
@@ -130,13 +137,13 @@ class Arrivals:
             arrival.error = arrival.error or error
             arrival.turn.notify_all()
 
-    def _leave(self, arrival: _Arrival, seal: Seal, push: Push) -> None:
+    def _leave(self, arrival: _Arrival, seal: Seal, attempt: Attempt) -> None:
         """The last stream gives back what was not sealed: before that another one may still write there."""
         with self._lock:
             arrival.streams -= 1
             if arrival.streams:
                 return
-            del self._arrivals[seal, push]
+            del self._arrivals[seal, attempt]
         if arrival.segment is not None and arrival.sealed is None:
             self._store.abandon(arrival.segment)
 

@@ -8,7 +8,6 @@ asked for with ``scope=local``, so that a peer never asks others on our behalf.
 from __future__ import annotations
 
 import json
-import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,8 +22,8 @@ from everstep.tiers import TierPeer, TierPlan
 from .announced import Announcement
 from .line import Answer, Broken, Line
 from .seals import checked
-from .stripes import ALONE, Push, Stream
 from .stripes import HEADER as STRIPES
+from .stripes import Stream, alone, attempted
 
 STREAMS = 2
 """Measured on loopback: two streams carry 1.6 times what one does, four no more than two."""
@@ -104,11 +103,10 @@ class Peers:
     def push(self, peer: TierPeer, seal: Seal, body: memoryview) -> None:
         """Makes a replica there: returns once it is sealed there. Raises PeerAway."""
         if body.nbytes < CUT_FROM:
-            self._push(peer, seal, body, ALONE)
+            self._push(peer, seal, body, alone())
         else:
-            push = Push(secrets.token_hex(8), STREAMS, STRIPE)
             with ThreadPoolExecutor(STREAMS, thread_name_prefix="everstep-push") as streams:  # its own: all of a push go at once
-                for done in [streams.submit(self._push, peer, seal, body, Stream(push, number)) for number in range(STREAMS)]:
+                for done in [streams.submit(self._push, peer, seal, body, stream) for stream in attempted(STREAMS, STRIPE)]:
                     done.result()
         with self._lock:
             self.pushed_bytes += body.nbytes
@@ -159,7 +157,7 @@ class Peers:
         stripes = [body[start:end] for start, end in stream.spans(body.nbytes)]
         nbytes = stream.nbytes(body.nbytes)
         headers = {"Everstep-Seal": json.dumps(seal.to_wire(), separators=(",", ":")), "Content-Length": str(nbytes)}
-        if stream != ALONE:
+        if stream.attempt.streams > 1:
             headers[STRIPES] = str(stream)
         if nbytes >= _ASKS_FROM:
             headers["Expect"] = "100-continue"

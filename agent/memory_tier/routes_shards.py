@@ -270,7 +270,7 @@ def _promised(told: str | None, digest: str | None) -> str | None:
 def _stream_told(text: str | None) -> stripes.Stream:
     """Raises Refusal."""
     try:
-        return stripes.ALONE if text is None else stripes.Stream.told(text)
+        return stripes.alone() if text is None else stripes.Stream.told(text)
     except ValueError as error:
         raise Refusal(HTTPStatus.BAD_REQUEST, str(error)) from error
 

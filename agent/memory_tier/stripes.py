@@ -7,6 +7,7 @@ hash a stripe while it is in a processor's cache.
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,8 +18,8 @@ _TOLD = re.compile(r"push=([0-9a-f]{1,32}), stream=([0-9]{1,2})/([0-9]{1,2}), by
 
 
 @dataclass(frozen=True)
-class Push:
-    """What all streams of one attempt have in common: two that send the same shard at once are never mixed."""
+class Attempt:
+    """What all streams of one push have in common: two pushes of the same shard at once are never mixed."""
 
     id: str
     streams: int
@@ -30,7 +31,7 @@ class Push:
 class Stream:
     """One of a push, counted from 0."""
 
-    push: Push
+    attempt: Attempt
     number: int
 
     @classmethod
@@ -44,15 +45,15 @@ class Stream:
         if not (number < streams <= MOST_STREAMS and LEAST_BYTES <= stripe <= MOST_BYTES):
             message = f"{HEADER}: up to {MOST_STREAMS} streams, counted from 0, and stripes of {LEAST_BYTES} to {MOST_BYTES} bytes, not {text!r}"
             raise ValueError(message)
-        return cls(Push(found[1], streams, stripe), number)
+        return cls(Attempt(found[1], streams, stripe), number)
 
     def __str__(self) -> str:
-        return f"push={self.push.id}, stream={self.number}/{self.push.streams}, bytes={self.push.stripe}"
+        return f"push={self.attempt.id}, stream={self.number}/{self.attempt.streams}, bytes={self.attempt.stripe}"
 
     def spans(self, size: int) -> Iterator[tuple[int, int]]:
         """The half-open spans of this stream's stripes in a shard of so many bytes, in order. An empty shard is one empty stripe of stream 0."""
-        stripe = self.push.stripe
-        for start in range(self.number * stripe, max(size, 1), self.push.streams * stripe):
+        stripe = self.attempt.stripe
+        for start in range(self.number * stripe, max(size, 1), self.attempt.streams * stripe):
             yield start, min(start + stripe, size)
 
     def nbytes(self, size: int) -> int:
@@ -60,5 +61,12 @@ class Stream:
         return sum(end - start for start, end in self.spans(size))
 
 
-ALONE = Stream(Push("", 1, MOST_BYTES), 0)
-"""Of a body that travels whole."""
+def alone() -> Stream:
+    """Of a body that travels whole: an attempt of its own."""
+    return attempted(1, MOST_BYTES)[0]
+
+
+def attempted(streams: int, stripe: int) -> list[Stream]:
+    """The streams of a new attempt."""
+    attempt = Attempt(secrets.token_hex(8), streams, stripe)
+    return [Stream(attempt, number) for number in range(streams)]

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from agent.memory_tier.arriving import Arrivals, Unfinished
 from agent.memory_tier.store import Corrupt, NoRoom, Store
-from agent.memory_tier.stripes import ALONE, LEAST_BYTES, Push, Stream
+from agent.memory_tier.stripes import LEAST_BYTES, Stream, alone, attempted
 from everstep.shards import Seal, ShardKind
 
 BODY = bytes(range(251)) * 4000
 ENDS_S = 30
-PUSHES = itertools.count(1)
+STEPS = itertools.count(1)
 
 
 def told(step: int, body: bytes = BODY) -> Seal:
@@ -29,8 +29,7 @@ def told(step: int, body: bytes = BODY) -> Seal:
 
 
 def streams(count: int, stripe: int = LEAST_BYTES) -> list[Stream]:
-    push = Push(f"{next(PUSHES):x}", count, stripe)
-    return [Stream(push, number) for number in range(count)]
+    return attempted(count, stripe)
 
 
 class Torn(Exception):
@@ -55,6 +54,11 @@ def sends(body: bytes, stream: Stream, *, before=lambda _: None):
     return fill
 
 
+def whole(arrivals: Arrivals) -> Seal:
+    stream = alone()
+    return arrivals.take_in(told(7), stream, sends(BODY, stream))
+
+
 def raised(done: Future) -> type[BaseException]:
     return type(done.exception(ENDS_S))
 
@@ -72,7 +76,7 @@ def arrivals(store):
     seed=st.integers(0, 999),
 )
 def test_streams_that_come_in_any_order_end_alike_and_are_hashed_as_they_come(arrivals, store, count, stripe, flipped, seed):
-    step = next(PUSHES)
+    step = next(STEPS)
     sent = bytearray(BODY)
     if flipped is not None:
         sent[flipped] ^= 1
@@ -109,7 +113,7 @@ def test_a_stream_that_is_torn_ends_the_others_and_nothing_is_held(arrivals, sto
     assert {raised(one) for one in done} == {Torn, Unfinished}
     assert store.find("ns", 0, 7) is None
     assert store.usage.spare == store.usage.used
-    assert arrivals.take_in(told(7), ALONE, sends(BODY, ALONE)).digest == told(7).digest
+    assert whole(arrivals).digest == told(7).digest
 
 
 def test_a_stream_whose_sibling_never_comes_is_let_go_of(store):
@@ -146,8 +150,20 @@ def test_two_pushes_of_one_shard_at_once_are_never_mixed(arrivals, store):
         assert bytes(reading.view) == BODY
 
 
+def test_a_stream_that_comes_twice_is_refused_and_the_first_goes_on(arrivals, store):
+    """Else the second might write over what the first has hashed."""
+    stream = alone()
+
+    def again(start: int) -> None:
+        with pytest.raises(ValueError, match="here already"):
+            arrivals.take_in(told(7), stream, mock.Mock(side_effect=AssertionError))
+
+    assert arrivals.take_in(told(7), stream, sends(BODY, stream, before=again)).digest == told(7).digest
+    assert store.usage.spare == 0
+
+
 def test_what_is_here_already_is_not_asked_for_again(arrivals):
-    held = arrivals.take_in(told(7), ALONE, sends(BODY, ALONE))
+    held = whole(arrivals)
     used = mock.Mock()
     assert {arrivals.take_in(told(7), stream, used) for stream in streams(2)} == {held}
     used.assert_not_called()

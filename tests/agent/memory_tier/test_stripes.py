@@ -6,10 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.memory_tier.stripes import ALONE, LEAST_BYTES, MOST_BYTES, MOST_STREAMS, Push, Stream
+from agent.memory_tier.stripes import LEAST_BYTES, MOST_BYTES, MOST_STREAMS, Attempt, Stream, alone
 
 PUSHES = st.builds(
-    Push, st.text("0123456789abcdef", min_size=1, max_size=32), st.integers(1, MOST_STREAMS), st.integers(LEAST_BYTES, MOST_BYTES)
+    Attempt,
+    st.text("0123456789abcdef", min_size=1, max_size=32),
+    st.integers(1, MOST_STREAMS),
+    st.integers(LEAST_BYTES, MOST_BYTES),
 )
 
 
@@ -31,7 +34,8 @@ def test_what_a_stream_says_of_itself_is_read_back_as_it_was(push, data):
 
 @pytest.mark.parametrize("size", [0, 1, MOST_BYTES, MOST_BYTES + 1, 3 * MOST_BYTES])
 def test_a_body_that_travels_alone_is_all_of_its_shard(size):
-    assert ALONE.nbytes(size) == size
+    assert alone().nbytes(size) == size
+    assert alone().attempt != alone().attempt
 
 
 @pytest.mark.parametrize(
