@@ -20,6 +20,8 @@ from agent.memory_tier.store import Store
 from agent.memory_tier.stripes import Attempt, Stream
 from everstep.shards import Seal
 
+_FAILED = 64
+"""So many attempts are remembered that have failed: a stream of one that comes after the others is told at once."""
 PATIENCE_S = 30.0
 """How long a stream waits for another one's next stripe."""
 Fill = Callable[[memoryview, Callable[[memoryview], object]], None]
@@ -53,6 +55,7 @@ class Arrivals:
         self._patience_s = patience_s
         self._lock = threading.Lock()
         self._arrivals: dict[tuple[Seal, Attempt], _Arrival] = {}
+        self._failed: dict[tuple[Seal, Attempt], Exception] = {}
 
     def take_in(self, seal: Seal, stream: Stream, fill: Fill) -> Seal:
         """Has ``fill`` write one stream's stripes of a replica, piece by piece; returns when all streams have brought theirs and it is sealed.
@@ -87,6 +90,8 @@ class Arrivals:
     def _join(self, seal: Seal, stream: Stream) -> _Arrival | Seal:
         """What is here is looked for by the first stream alone: the others must not be told of what has come since by another attempt."""
         with self._lock:
+            if (failed := self._failed.get((seal, stream.attempt))) is not None:
+                raise _of_all(failed)
             is_begun = (seal, stream.attempt) in self._arrivals
         held = None if is_begun else self._store.find(seal.namespace, seal.index, seal.step, seal.save)
         if held is not None and (held.digest, held.size) == (seal.digest, seal.size):
@@ -144,12 +149,16 @@ class Arrivals:
             if arrival.streams:
                 return
             del self._arrivals[seal, attempt]
+            if arrival.error is not None:
+                self._failed[seal, attempt] = _of_all(arrival.error)
+                if len(self._failed) > _FAILED:
+                    del self._failed[next(iter(self._failed))]
         if arrival.segment is not None and arrival.sealed is None:
             self._store.abandon(arrival.segment)
 
 
 def _of_all(error: BaseException) -> Exception:
-    """What the streams raise in which nothing has gone wrong."""
-    if isinstance(error, NoRoom | Corrupt):
+    """What the streams raise in which nothing has gone wrong: a new one each, which keeps nothing of theirs alive."""
+    if isinstance(error, NoRoom | Corrupt | Unfinished):
         return type(error)(str(error))
     return Unfinished(f"another stream of the replica ended early: {str(error) or type(error).__name__}")

@@ -62,6 +62,7 @@ class Node:
         zone: str | None = None,
         answer_s: float = 15.0,
         few: int = 16,
+        echo_s: float = 0.3,
         **behind,
     ) -> None:
         self.name, self.address, self.zone = name, address(), zone
@@ -78,7 +79,7 @@ class Node:
             is_open=self.authority.is_open,
             clock=time.monotonic,
             patience=Patience(fresh_s=0.0, cached_s=0.0, answer_s=answer_s, quick_s=0.3, away_s=1.0, few=few, per_peer_s=60.0),
-            pauses=Pauses(first_s=0.01, longest_s=0.1, echo_s=0.3),
+            pauses=Pauses(first_s=0.01, longest_s=0.1, echo_s=echo_s),
         )
         self.counts = Counts()
         self.arrivals = Arrivals(self.store)

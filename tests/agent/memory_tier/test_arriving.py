@@ -116,6 +116,17 @@ def test_a_stream_that_is_torn_ends_the_others_and_nothing_is_held(arrivals, sto
     assert whole(arrivals).digest == told(7).digest
 
 
+def test_a_stream_that_comes_when_another_has_failed_does_not_wait(arrivals):
+    def tears(_: int) -> None:
+        raise Torn
+
+    first, second = streams(2)
+    with pytest.raises(Torn):
+        arrivals.take_in(told(7), first, sends(BODY, first, before=tears))
+    with pytest.raises(Unfinished, match="another stream of the replica ended early"):
+        arrivals.take_in(told(7), second, mock.Mock(side_effect=AssertionError))
+
+
 def test_a_stream_whose_sibling_never_comes_is_let_go_of(store):
     first, _ = streams(2)
     with pytest.raises(Unfinished, match="no byte of another stream"):

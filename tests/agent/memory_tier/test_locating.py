@@ -282,7 +282,10 @@ def inventories_asked(made: list[Node]) -> int:
 
 
 def test_what_is_announced_to_many_is_known_by_all_and_makes_nobody_ask_everybody(shm: Path) -> None:
-    with nodes(shm, *(f"n{number}" for number in range(8)), few=2) as made:
+    names = [f"n{number}" for number in range(8)]
+    with nodes(
+        shm, *names, few=2, echo_s=60.0
+    ) as made:  # on a busy machine holders of replicas would look for what was slow to be told
         place(made, 10, [0, 1, 2])
         for node in made:
             until(lambda node=node: node.locating.newest_complete("job") == 10)
