@@ -90,13 +90,13 @@ class Arrivals:
     def _join(self, seal: Seal, stream: Stream) -> _Arrival | Seal:
         """What is here is looked for by the first stream alone: the others must not be told of what has come since by another attempt."""
         with self._lock:
-            if (failed := self._failed.get((seal, stream.attempt))) is not None:
-                raise _of_all(failed)
             is_begun = (seal, stream.attempt) in self._arrivals
         held = None if is_begun else self._store.find(seal.namespace, seal.index, seal.step, seal.save)
         if held is not None and (held.digest, held.size) == (seal.digest, seal.size):
             return held
         with self._lock:
+            if (failed := self._failed.get((seal, stream.attempt))) is not None:
+                raise _of_all(failed)
             arrival = self._arrivals.setdefault((seal, stream.attempt), _Arrival())
             if stream.number in arrival.joined:
                 message = f"stream {stream} of this shard is here already"

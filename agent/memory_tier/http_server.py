@@ -24,7 +24,7 @@ _LOG = logging.getLogger(__name__)
 _CHUNK = 4 << 20
 """Bytes asked of the socket at once: large enough that calls cost nothing, small enough that a stall is seen in time."""
 _CACHED = 256 << 10
-"""As many, where they are looked at afterwards: they and the kernel's buffers of them fit into a processor's own cache."""
+"""As many are received at once: whoever looks at them then finds them, and the kernel's buffers of them fit beside them, in a processor's own cache."""
 _SMALL = 64 << 10
 """An unread body up to so many bytes is read and thrown away, so that the connection can go on."""
 _OWN = "this machine"
@@ -70,7 +70,7 @@ class Exchange:
         self._is_begun = self._is_invited = False
         self._keeps_alive = request.keeps_alive
 
-    def receive_into(self, view: memoryview, seen: Callable[[memoryview], object] | None = None) -> None:
+    def receive_into(self, view: memoryview, seen: Callable[[memoryview], object] = lambda _: None) -> None:
         """Fills ``view`` with the next bytes of the body. Raises Torn. A client that waits to be told to send it is told, also by an empty ``view``.
 
         ``seen`` is given each piece of it as it has come, in order, while it is in a processor's cache.
@@ -173,20 +173,15 @@ class _Line:
         del self._ahead[: end + 4]
         return head
 
-    def receive_into(self, view: memoryview, seen: Callable[[memoryview], object] | None = None) -> None:
+    def receive_into(self, view: memoryview, seen: Callable[[memoryview], object] = lambda _: None) -> None:
         done = min(len(self._ahead), len(view))
         if done:
             view[:done] = self._ahead[:done]
             del self._ahead[:done]
-            if seen is not None:
-                seen(view[:done])
-        receive = self._socket.recv_into
-        if seen is None:
-            self._move(done, len(view), lambda at: receive(view[at : at + _CHUNK]))
-            return
+            seen(view[:done])
 
         def receive_and_show(at: int) -> int:
-            moved = receive(view[at : at + _CACHED])
+            moved = self._socket.recv_into(view[at : at + _CACHED])
             seen(view[at : at + moved])
             return moved
 

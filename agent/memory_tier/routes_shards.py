@@ -15,6 +15,7 @@ from http import HTTPStatus
 
 from agent.memory_tier import stripes
 from agent.memory_tier.authority import Caller
+from agent.memory_tier.hashing import Digest
 from agent.memory_tier.http import Refusal, byte_range
 from agent.memory_tier.http_server import Exchange
 from agent.memory_tier.namespaces import STEPS_RETAINED
@@ -80,7 +81,8 @@ class Shards:
         with refusals():
             segment = self._behind.store.take(namespace, index, step, nbytes)
             try:
-                exchange.receive_into(segment.body[:nbytes])
+                begun = Digest()
+                exchange.receive_into(segment.body[:nbytes], begun.add)
                 self._behind.counts.add("everstep_tier_received_bytes_total", nbytes, source="client")
                 asked = Sealing(
                     namespace=namespace,
@@ -94,7 +96,7 @@ class Shards:
                     digest=expected,
                     written_at=self._later(namespace),
                 )
-                seal = self._behind.store.seal(segment, asked)
+                seal = self._behind.store.seal(segment, asked, begun=begun)
             except BaseException:
                 self._behind.store.abandon(segment)
                 raise

@@ -37,7 +37,6 @@ from everstep.shards import (
 
 _RANGE = 16 << 20
 _AT_ONCE = 8
-_BUFFERS = 512
 _CACHED = 256 << 10
 """So much is copied at once from the page cache: what looks at it finds it, and all that was copied, in a processor's own cache."""
 _T = TypeVar("_T")
@@ -288,13 +287,13 @@ class _File(StoredObject):
 
 
 def _runs(start: int, into: Sequence[memoryview]) -> list[tuple[int, list[memoryview]]]:
-    """Cuts a long read into ranges of at most ``_RANGE`` bytes and ``_BUFFERS`` buffers: (where it starts, its buffers)."""
+    """Cuts a long read into ranges of at most ``_RANGE`` bytes: (where it starts, its buffers)."""
     runs: list[tuple[int, list[memoryview]]] = []
     room = 0
     for buffer in into:
         rest = buffer
         while len(rest):
-            if not room or len(runs[-1][1]) == _BUFFERS:
+            if not room:
                 runs.append((start, []))
                 room = _RANGE
             piece, rest = rest[:room], rest[room:]

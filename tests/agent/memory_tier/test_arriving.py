@@ -19,6 +19,7 @@ from agent.memory_tier.stripes import LEAST_BYTES, Stream, alone, attempted
 from everstep.shards import Seal, ShardKind
 
 BODY = bytes(range(251)) * 4000
+PIECE = 50_000
 ENDS_S = 30
 STEPS = itertools.count(1)
 
@@ -36,8 +37,11 @@ class Torn(Exception):
     """The other end has gone."""
 
 
-def sends(body: bytes, stream: Stream, *, before=lambda _: None):
-    """Fills what it is asked for with what the stream carries, in pieces, as a socket does; ``before`` is called with where each stripe begins."""
+def sends(body: bytes, stream: Stream, *, before=lambda _: None, between=lambda _: None):
+    """Fills what it is asked for with what the stream carries, in pieces, as a socket does.
+
+    ``before`` is called with where each stripe begins, ``between`` with where each piece does.
+    """
     spans = stream.spans(len(body))
 
     def fill(view: memoryview, seen) -> None:
@@ -46,8 +50,9 @@ def sends(body: bytes, stream: Stream, *, before=lambda _: None):
         start, end = next(spans)
         assert end - start == len(view)
         before(start)
-        for at in range(start, end, 50_000):
-            piece = view[at - start : min(at + 50_000, end) - start]
+        for at in range(start, end, PIECE):
+            between(at)
+            piece = view[at - start : min(at + PIECE, end) - start]
             piece[:] = body[at : at + len(piece)]
             seen(piece)
 
@@ -135,11 +140,19 @@ def test_a_stream_whose_sibling_never_comes_is_let_go_of(store):
 
 
 def test_a_slow_stream_keeps_the_others_waiting_as_long_as_bytes_come(store):
-    """Each stripe takes half of the patience, all of them many times as much."""
-    arrivals, come = Arrivals(store, patience_s=0.4), streams(2)
+    """Its first stripe takes longer than the patience, and no piece of it does."""
+    arrivals, (first, second) = Arrivals(store, patience_s=1.0), streams(2, 10 * PIECE)
     pause = threading.Event()
+
+    def slowly(at: int) -> None:
+        if at < 10 * PIECE:
+            pause.wait(0.15)
+
     with ThreadPoolExecutor(2) as pool:
-        done = [pool.submit(arrivals.take_in, told(7), one, sends(BODY, one, before=lambda _: pause.wait(0.05))) for one in come]
+        done = [
+            pool.submit(arrivals.take_in, told(7), first, sends(BODY, first, between=slowly)),
+            pool.submit(arrivals.take_in, told(7), second, sends(BODY, second)),
+        ]
     assert {one.result(ENDS_S).digest for one in done} == {told(7).digest}
 
 
